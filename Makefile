@@ -16,25 +16,25 @@
 # make bench   the benchmarks, with the peers that are installed beside them
 
 # Runs a command as a step of that name.
-STEP     := scripts/step
+STEP     := tools/scripts/step
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(shell test -z "$$(git status --porcelain 2>/dev/null | head -1)" || echo +changes)
-RELEASE  := github.com/RelevanceAI/harvest/internal/release
+RELEASE  := github.com/RelevanceAI/harvest/internal/base/release
 LDFLAGS  := -s -w -X $(RELEASE).version=$(VERSION) -X $(RELEASE).revision=$(REVISION)
 # Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
-# What internal/testrun makes: test binaries, logs, durations.json, flaky.md.
+# What tools/testrun makes: test binaries, logs, durations.json, flaky.md.
 RESULTS  := test-results
 PACKAGES ?= ./...
-TESTRUN  := go run ./internal/testrun -out $(RESULTS) -wait e2e/ \
-	-first image/imagetest:TestBaseImage,e2e/image:TestAgentImageBuilds
+TESTRUN  := go run ./tools/testrun -out $(RESULTS) -wait e2e/ \
+	-first internal/image/imagetest:TestBaseImage,test/e2e/image:TestAgentImageBuilds
 # When long tests of make cover no longer start, and when they are stopped; and which third of them is the first.
 START    ?= 40m
 END      ?= 50m
 TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
-# What the gate does not count: code of tests, programs that only developers run, internal/fault, and what runs in gVisor's own process, which has neither an environment nor a
-# file system to write counters to (the snapshots of engine/enginetest run it).
-UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,agent/agenttest,image/imagetest,modalapi/modaltest,sandbox/sandboxtest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
+# What the gate does not count: code of tests, programs that only developers run, internal/base/fault, and what runs in gVisor's own process, which has neither an environment nor a
+# file system to write counters to (the snapshots of internal/engine/enginetest run it).
+UNCOUNTED := e2e,internal/base/fault,internal/engine/gvisor/layer/agent,internal/engine/gvisor/sentry,cmd/harvest/sentry,tools/lint,internal/base/testenv,tools/testrun,internal/engine/enginetest,internal/session/agent/agenttest,internal/image/imagetest,test/stubs/modaltest,test/stubs/sandboxtest,internal/store/storetest,test/stubs/modeltest,test/stubs/s3test,internal/app/programs/pack,bench
 
 # Compilers that collect garbage less often need a sixth less time.
 BUILD    := env GOGC=400 CGO_ENABLED=0 go build -v -trimpath
@@ -45,14 +45,14 @@ CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 # The version of a release: VERSION of the command line or the environment, or the file.
 RELEASED := $(if $(filter file,$(origin VERSION)),$(shell cat VERSION),$(VERSION))
 # Programs that run during the build run here, whatever GOARCH is.
-PACK     := env GOOS= GOARCH= CGO_ENABLED=0 go run -v -trimpath ./cmd/harvest/inner/pack
+PACK     := env GOOS= GOARCH= CGO_ENABLED=0 go run -v -trimpath ./internal/app/programs/pack
 # What the server contains.
 PROGRAMS := keeper sentry tools s3
 
 .PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
-# cmd/harvest/inner. One go build compiles the packages of all of them, and uses both the network and each core well;
+# internal/app/programs. One go build compiles the packages of all of them, and uses both the network and each core well;
 # the server that it links lacks the programs, and is not used.
 build: keeper
 	@$(STEP) "build the server" \
@@ -66,7 +66,7 @@ keeper:
 	@$(STEP) "build the programs of sandboxes" \
 		$(BUILD) -ldflags "-s -w" -o bin/programs/ $(addprefix ./cmd/harvest/,$(PROGRAMS)) ./cmd/harvest
 	@$(STEP) "compress the programs of sandboxes" sh -ec \
-		'for program in $(PROGRAMS); do $(PACK) bin/programs/$$program cmd/harvest/inner/$$program.zst; done'
+		'for program in $(PROGRAMS); do $(PACK) bin/programs/$$program internal/app/programs/$$program.zst; done'
 
 clients:
 	@set -e; for platform in $(CLIENTS); do os=$${platform%/*}; arch=$${platform#*/}; \
@@ -81,23 +81,23 @@ man:
 # The Makefile of the release's own clone runs build, clients and man.
 release:
 	rm -rf dist bin/stage
-	go -C internal/peers/release run . build -source $(CURDIR) -version $(RELEASED) -stage $(CURDIR)/bin/stage
-	go -C internal/peers/release run . pack -stage $(CURDIR)/bin/stage -out $(CURDIR)/dist
+	go -C tools/release run . build -source $(CURDIR) -version $(RELEASED) -stage $(CURDIR)/bin/stage
+	go -C tools/release run . pack -stage $(CURDIR)/bin/stage -out $(CURDIR)/dist
 
 # CACHE is the build cache of the second build: an empty one, unless it names a directory.
 release-check: release
 	@set -ex; temp=$$(mktemp -d); trap 'chmod -R u+w "$$temp"; rm -rf "$$temp"' EXIT; \
-	GOCACHE="$(or $(CACHE),$$temp/cache)" go -C internal/peers/release run . build -source $(CURDIR) -version $(RELEASED) -stage "$$temp/stage"; \
-	go -C internal/peers/release run . compare $(CURDIR)/bin/stage "$$temp/stage"; \
-	go -C internal/peers/release run . pack -stage "$$temp/stage" -out "$$temp/dist"; \
-	go -C internal/peers/release run . compare $(CURDIR)/dist "$$temp/dist"
+	GOCACHE="$(or $(CACHE),$$temp/cache)" go -C tools/release run . build -source $(CURDIR) -version $(RELEASED) -stage "$$temp/stage"; \
+	go -C tools/release run . compare $(CURDIR)/bin/stage "$$temp/stage"; \
+	go -C tools/release run . pack -stage "$$temp/stage" -out "$$temp/dist"; \
+	go -C tools/release run . compare $(CURDIR)/dist "$$temp/dist"
 
 run: build
 	bin/harvest doctor --fix
 	bin/harvest run --code 'print(6*7)'
 
 deps:
-	@scripts/deps
+	@tools/scripts/deps
 	@$(STEP) "fetch the modules" sh -c 'go list -test -deps ./... >/dev/null'
 
 test: deps
@@ -107,24 +107,24 @@ test-long: deps
 	$(TESTRUN) -retries 2 long $(PACKAGES)
 
 test-modal: deps
-	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./e2e/modal ./e2e/modalengine ./e2e/agent ./e2e/s3
+	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./test/e2e/modal ./test/e2e/modalengine ./test/e2e/agent ./test/e2e/s3
 
 # The first use compiles MinIO, which takes some minutes.
 test-s3: deps
-	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C internal/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
-	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3/sync
+	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C tools/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
+	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./internal/s3/volsync
 
 # The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc.
 test-images:
-	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
-	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
-	go test -count=1 -timeout 1h -v -run '^TestAsBuildKit$$' ./image/dockerfile
+	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
+	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
+	go test -count=1 -timeout 1h -v -run '^TestAsBuildKit$$' ./internal/image/dockerfile
 
 test-software: build
-	scripts/software
+	tools/scripts/software
 
 test-security: build
-	scripts/security
+	tools/scripts/security
 
 fmt:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
@@ -137,20 +137,20 @@ check: export GOGC = 400
 check: fmt
 	@$(STEP) "vet" go vet ./...
 	@$(STEP) "check go.mod" go mod tidy -diff
-	@$(STEP) "vet the peers" go -C internal/peers vet ./...
-	@$(STEP) "vet the program release" go -C internal/peers/release vet ./...
-	@$(STEP) "test the program release" go -C internal/peers/release test ./...
-	@$(STEP) "check go.mod of the program release" go -C internal/peers/release mod tidy -diff
+	@$(STEP) "vet the peers" go -C tools/peers vet ./...
+	@$(STEP) "vet the program release" go -C tools/release vet ./...
+	@$(STEP) "test the program release" go -C tools/release test ./...
+	@$(STEP) "check go.mod of the program release" go -C tools/release mod tidy -diff
 	@$(STEP) "vet the command line" go vet -tags clientonly,man ./cmd/harvest
 	@set -e; for platform in $(CLIENTS); do $(STEP) "build harvest for $$platform" \
 		env GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -v -o /dev/null ./cmd/harvest; done
 	@$(STEP) "build the command line" go build -v -tags clientonly -o /dev/null ./cmd/harvest
-	@$(STEP) "check the rules of internal/lint" go test -count=1 ./internal/lint
+	@$(STEP) "check the rules of tools/lint" go test -count=1 ./tools/lint
 	@$(STEP) "staticcheck" go tool staticcheck ./...
-	@scripts/vulncheck
+	@tools/scripts/vulncheck
 
 vulncheck:
-	@scripts/vulncheck
+	@tools/scripts/vulncheck
 
 # Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too;
 # the gate sees both.
@@ -159,14 +159,14 @@ cover: deps
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
 	HARVEST_COVERDIR="$$e2e" $(TESTRUN) -cover -retries 2 -start $(START) -end $(END) -turn $(TURN) all; \
 	go tool covdata textfmt -i=$(RESULTS)/cover/unit,"$$e2e" -o $(RESULTS)/cover/profile.txt
-	go run ./internal/coverage -min 90 -left $(RESULTS)/left.txt -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
+	go run ./tools/coverage -min 90 -left $(RESULTS)/left.txt -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
-	@$(STEP) "build the benchmark" $(BUILD) -tags keeper -ldflags "$(LDFLAGS)" -o bin/bench ./bench
-	@$(STEP) "build runsc" $(BUILD) -ldflags "-s -w" -o bin/runsc ./bench/runsc
-	@$(STEP) "build the S3 server" $(BUILD) -ldflags "-s -w" -o bin/s3server ./bench/s3server
+	@$(STEP) "build the benchmark" $(BUILD) -tags keeper -ldflags "$(LDFLAGS)" -o bin/bench ./tools/bench
+	@$(STEP) "build runsc" $(BUILD) -ldflags "-s -w" -o bin/runsc ./tools/bench/runsc
+	@$(STEP) "build the S3 server" $(BUILD) -ldflags "-s -w" -o bin/s3server ./test/stubs/s3server
 	bin/bench $(BENCH)
 
 clean:
-	rm -rf bin dist $(RESULTS) cmd/harvest/inner/*.zst
+	rm -rf bin dist $(RESULTS) internal/app/programs/*.zst

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/socket"
 )
 
 // Socket is the name of the server's Unix socket in the data directory.

@@ -9,8 +9,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // maxEvent is the size limit for a line of an event stream.

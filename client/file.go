@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // ReadFile returns length bytes of a sandbox's file from offset, or all if length is below 0. The caller closes it.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // Follow selects events. The zero value selects all events of the account, from the beginning.

@@ -8,8 +8,8 @@ import (
 	"mime/multipart"
 	"net/http"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // BuildImage returns the image, and builds it if it does not exist or if req.Force is set. progress may be nil.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // CreateKey creates a key. Its secret is only in this response.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // CreatePortLink creates a link with which any browser can reach a port of a sandbox, until it expires or is revoked.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/internal/bytestream"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 )
 
 // Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. The

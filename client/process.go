@@ -11,8 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // Streams are the streams of a command. Every field may be nil: empty input, discarded output.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // A request is retried if it cannot have had an effect, or if doing it twice has the same effect as once:

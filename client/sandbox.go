@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // CreateSandbox creates a sandbox that is ready for commands. progress, if not nil, receives the progress of an image

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // SetSchedule creates or replaces a schedule.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // SetSecret stores a secret, and returns its description.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // CreateSession creates a session. It returns before the session is ready; Events with its ID as Stream report the

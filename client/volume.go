@@ -9,8 +9,8 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // CreateVolume creates a volume if it is missing.

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/errors"
+	inner "github.com/RelevanceAI/harvest/internal/app/programs"
 )
 
 // canServe returns an error if this program has no server, without a look at the data directory.

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 func (c commands) keyCommand() *cobra.Command {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
-	"github.com/RelevanceAI/harvest/internal/release"
+	"github.com/RelevanceAI/harvest/internal/base/release"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 func (c commands) versionCommand() *cobra.Command {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/RelevanceAI/harvest/app"
-	"github.com/RelevanceAI/harvest/e2e/host"
-	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/internal/app"
+	"github.com/RelevanceAI/harvest/test/host"
+	"github.com/RelevanceAI/harvest/test/stubs/s3test"
 )
 
 func TestMain(m *testing.M) {

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/release"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/release"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 // manCommands returns the command that writes manual pages. Releases are built without it.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
 
 // newestRelease is the list of files of the newest release. Their names contain its version.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 // TestReference checks that docs/cli.md is what the commands' help says. HARVEST_TEST_UPDATE=1 writes it.

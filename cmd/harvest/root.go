@@ -6,15 +6,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/agents"
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
-	"github.com/RelevanceAI/harvest/cmd/harvest/files"
-	"github.com/RelevanceAI/harvest/cmd/harvest/images"
-	"github.com/RelevanceAI/harvest/cmd/harvest/repos"
-	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
-	"github.com/RelevanceAI/harvest/cmd/harvest/schedules"
-	"github.com/RelevanceAI/harvest/cmd/harvest/secrets"
-	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/cli"
+	"github.com/RelevanceAI/harvest/internal/cli/agents"
+	"github.com/RelevanceAI/harvest/internal/cli/files"
+	"github.com/RelevanceAI/harvest/internal/cli/images"
+	"github.com/RelevanceAI/harvest/internal/cli/repos"
+	"github.com/RelevanceAI/harvest/internal/cli/sandboxes"
+	"github.com/RelevanceAI/harvest/internal/cli/schedules"
+	"github.com/RelevanceAI/harvest/internal/cli/secrets"
 )
 
 // commands makes the commands of this package.

@@ -10,15 +10,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
-	"github.com/RelevanceAI/harvest/config"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/dirlock"
-	"github.com/RelevanceAI/harvest/internal/filelock"
-	"github.com/RelevanceAI/harvest/internal/processes"
-	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/app/startup"
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/dirlock"
+	"github.com/RelevanceAI/harvest/internal/base/filelock"
+	"github.com/RelevanceAI/harvest/internal/base/processes"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"github.com/RelevanceAI/harvest/client"
-	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/internal/base/config"
 )
 
 // ensureServer returns an error: servers run on Linux only.

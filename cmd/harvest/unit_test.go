@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/app/startup"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/app/startup"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
 func TestDoctorView(t *testing.T) {

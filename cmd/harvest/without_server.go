@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
-	"github.com/RelevanceAI/harvest/config"
-	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
 func helpers(context.Context) {}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper"
 )
 
 func main() {

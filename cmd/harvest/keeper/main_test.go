@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.MainByHand(m, main)) }
@@ -26,7 +26,7 @@ func TestKeeperIsSmall(t *testing.T) {
 		t.Fatalf("this is no keeper: %.200s", out)
 	}
 	for _, large := range []string{"net/http", "crypto/tls", "encoding/gob", "gvisor.dev/gvisor/pkg/sentry/kernel",
-		"github.com/RelevanceAI/harvest/engine/gvisor/tool"} {
+		"github.com/RelevanceAI/harvest/internal/engine/gvisor/tool"} {
 		if slices.Contains(linked, large) {
 			t.Errorf("%s is linked", large)
 		}

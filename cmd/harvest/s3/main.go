@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/RelevanceAI/harvest/internal/s3server/serve"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/RelevanceAI/harvest/engine/gvisor/sentry"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/sentry"
 )
 
 func main() {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.MainByHand(m, main)) }

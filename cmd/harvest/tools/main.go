@@ -9,9 +9,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/own"
-	"github.com/RelevanceAI/harvest/engine/gvisor/tool"
-	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/internal/app/programs/own"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/tool"
+	"github.com/RelevanceAI/harvest/internal/engine/modal/inside"
 )
 
 func main() {

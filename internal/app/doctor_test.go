@@ -1,0 +1,83 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/image"
+)
+
+func TestDoctorOnTheAgentImage(t *testing.T) {
+	t.Parallel()
+	img := image.Image{ID: "img_1", Size: 2 << 30, Parts: []image.Part{{Name: "claude", Version: "2"},
+		{Name: "less", Version: "1"}}}
+	if f := agentImage(img); !f.OK || f.Needed || f.Remedy != "" || !strings.Contains(f.Detail, "claude 2") ||
+		strings.Contains(f.Detail, "less") {
+		t.Errorf("a whole one: %+v", f)
+	}
+	img.Missing = []image.Part{{Name: "volta", Reason: "no such host"}}
+	if f := agentImage(img); f.OK || f.Needed || f.Remedy == "" ||
+		!strings.Contains(f.Detail, "without volta: no such host") {
+		t.Errorf("one that lacks something: %+v", f)
+	}
+}
+
+func TestDoctorFindings(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if f := dataDirectory(dir); !f.OK || !strings.Contains(f.Detail, dir) {
+		t.Errorf("a good data directory: %+v", f)
+	}
+	if f := dataDirectory(filepath.Join(dir, "a", "b")); !f.OK || !strings.Contains(f.Detail, "not exist yet") {
+		t.Errorf("one to be made: %+v", f)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if f := dataDirectory(dir); f.OK || !f.Needed || f.Remedy == "" {
+			t.Errorf("somebody else's: %+v", f)
+		}
+	}
+	if f := diskSpace(dir); f.Detail == "" || f.OK == (f.Remedy != "") {
+		t.Errorf("disk space: %+v", f)
+	}
+	if f := tool("no-such-tool", "some-package", "it does something"); f.OK || f.Fix != "some-package" ||
+		f.Remedy == "" {
+		t.Errorf("a tool that is missing: %+v", f)
+	}
+	if f := tool("sh", "dash", "shell"); !f.OK || f.Fix != "" {
+		t.Errorf("a tool that is there: %+v", f)
+	}
+	if f := mappings("65530\n"); f.OK || f.Needed || !strings.Contains(f.Remedy, "vm.max_map_count") {
+		t.Errorf("few mappings: %+v", f)
+	}
+	if f := mappings("1048576\n"); !f.OK || f.Remedy != "" || f.Detail != "1048576 per process" {
+		t.Errorf("enough mappings: %+v", f)
+	}
+	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") ||
+		!grants("1000:1:2", "me", "1000") {
+		t.Error("grants reads /etc/subuid wrongly")
+	}
+	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
+		t.Errorf("machine: %+v", f)
+	}
+	for _, has := range []bool{true, false} {
+		f := bucketOfS3(config.S3{Bucket: "files"}, func(name string) bool { return has && name == "aws" })
+		if f.OK != has || f.Needed || (f.Remedy == "") != has || !strings.Contains(f.Detail, "bucket files") {
+			t.Errorf("S3: %+v", f)
+		}
+	}
+	for keys, want := range map[string]bool{
+		"": false, "AWS_ACCESS_KEY_ID": false, "AWS_REGION AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY": true,
+		"AWS_WEB_IDENTITY_TOKEN_FILE":              false,
+		"AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN": true, "AWS_S3_FROM_MACHINE": true,
+	} {
+		if namesCredentials(strings.Fields(keys)) != want {
+			t.Errorf("a secret with %q has credentials: %t", keys, !want)
+		}
+	}
+}

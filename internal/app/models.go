@@ -1,0 +1,37 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"os"
+
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/session/model"
+	"github.com/RelevanceAI/harvest/internal/store"
+)
+
+// openModels opens the model gateway, which uses the credentials in the accounts' secrets.
+func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error) {
+	key, err := store.SigningKey(cfg.Data)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := rulesOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return model.New(model.Options{
+		Regional:        transports(rules, model.NewTransport),
+		Upstream:        cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
+		BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
+		Credential: func(ctx context.Context, account string, names []string) (model.Credential, error) {
+			found, err := secrets.Find(ctx, account, names, model.Keys())
+			if err != nil {
+				return model.Credential{}, err
+			}
+			c, _ := model.Find(found)
+			return c, nil
+		},
+	})
+}

@@ -1,0 +1,28 @@
+// Package own lists the parts of Harvest that run inside sandboxes. The programs harvest and tools both contain
+// them.
+package own
+
+import (
+	"context"
+	"io"
+
+	"github.com/RelevanceAI/harvest/internal/image/dockerfile/mounts"
+	"github.com/RelevanceAI/harvest/internal/session/agent/opencode"
+	"github.com/RelevanceAI/harvest/internal/session/agent/opencode/bridge"
+	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
+	"github.com/RelevanceAI/harvest/internal/session/agent/scripted/program"
+	"github.com/RelevanceAI/harvest/internal/session/model/tunnel"
+)
+
+// Program is a part of this binary. It returns an exit code.
+type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int
+
+// Programs are all parts, by name (engine.Command.Own).
+var Programs = map[string]Program{
+	scripted.Program: program.Main,
+	tunnel.Program:   tunnel.Main,
+	mounts.Program:   mounts.Main,
+	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+		return bridge.Main(ctx, args, []string{"opencode", "serve"}, stdin, stdout, stderr)
+	},
+}

@@ -1,0 +1,106 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/internal/base/pattern"
+)
+
+// siteURL checks a URL without a path.
+func siteURL(text string) string {
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil ||
+		strings.TrimRight(text, "/") != u.Scheme+"://"+u.Host || names([]string{u.Hostname()}) != "" {
+		return "write a URL without a path, such as https://harvest.example.org"
+	}
+	return ""
+}
+
+var bucketPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
+
+func bucket(text string) string {
+	if text == "" || bucketPattern().MatchString(text) {
+		return ""
+	}
+	return "write the name of a bucket, such as harvest-files"
+}
+
+func wildcard(text string) string {
+	name, ok := strings.CutPrefix(text, "*.")
+	if text == "" || ok && len(name) <= 190 && names([]string{name}) == "" { // a label goes before it
+		return ""
+	}
+	return "write a wildcard, such as *.sandboxes.example.org"
+}
+
+// issuer checks the URL of a provider. The server trusts the provider's answers, so no other party may be able
+// to answer in its place.
+func issuer(text string) string {
+	u, err := url.Parse(text)
+	if text == "" || err == nil && u.Host != "" && u.User == nil && u.RawQuery == "" &&
+		(u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())) {
+		return ""
+	}
+	return "write a URL that begins with https://"
+}
+
+func printable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return "write a value without spaces and control characters"
+	}
+	return ""
+}
+
+func scopes(all []string) string {
+	for _, scope := range all {
+		if problem := printable(scope); problem != "" {
+			return problem
+		}
+	}
+	if !slices.Contains(all, "openid") {
+		return "write scopes that include openid, such as openid,email,groups"
+	}
+	return ""
+}
+
+var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9]([a-z0-9-]{0,37}` +
+	`[a-z0-9])?(:(admin|member))?$`)
+
+func allowed(rules []string) string {
+	for _, rule := range rules {
+		if !allowPattern().MatchString(rule) {
+			return "write a person or group, account and role, such as ann@example.org=acme:admin, @example.org=acme " +
+				"or group:ops=personal:admin"
+		}
+	}
+	return ""
+}
+
+// oidcProblems checks the dependencies between the sign-in options.
+func (c Config) oidcProblems(add func(key, text string)) {
+	o := c.OIDC
+	if o.Issuer == "" {
+		return
+	}
+	if o.ClientID == "" {
+		add("oidc.client_id",
+			"oidc.issuer needs oidc.client_id; write the id that the provider assigned to this server")
+	}
+	if len(o.Allow) == 0 {
+		add("oidc.allow", "oidc.issuer needs oidc.allow; list the people who may sign in, such as @example.org=acme")
+	}
+}
+
+func filled(want string) func(string) string {
+	return func(text string) string {
+		if text == "" {
+			return "write " + want
+		}
+		return printable(text)
+	}
+}

@@ -1,0 +1,324 @@
+package agents
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/cli"
+	"github.com/RelevanceAI/harvest/internal/cli/chat"
+	"github.com/RelevanceAI/harvest/internal/cli/worktree"
+)
+
+// prompt returns the prompt: given, or standard input if given is "-".
+func (c commands) prompt(cmd *cobra.Command, given string) (string, error) {
+	if given == "-" {
+		text, err := io.ReadAll(io.LimitReader(c.In, api.MaxPrompt+1))
+		if err != nil {
+			return "", errors.Explainf(err, errors.Invalid, "cannot read the prompt from standard input")
+		}
+		given = string(text)
+	}
+	if strings.TrimSpace(given) == "" {
+		return "", cli.Usage(cmd, "the prompt is empty")
+	}
+	return given, nil
+}
+
+// agentRun is a command line of harvest agent.
+type agentRun struct {
+	commands
+	cmd             *cobra.Command
+	req             api.SessionRequest
+	box             cli.SandboxFlags
+	where           cli.ProcessFlags
+	from            source
+	continues       string // session, or newestSession
+	follow, servers string
+	detach, plain   bool
+	idle            cli.TimeFlag
+}
+
+// Command returns the command that begins or continues a session.
+func Command(base *cli.CLI) *cobra.Command {
+	c := commands{base}
+	r := &agentRun{commands: c}
+	cmd := &cobra.Command{
+		Use:   "agent [flags] [PROMPT]",
+		Short: "Run a coding agent on a repository in a sandbox",
+		Long: `Create a session: a sandbox with the repository in it, and an agent that receives the prompt.
+
+On a terminal, the session is a conversation: type prompts, watch, and answer questions by number.
+/help lists the commands. Esc stops the turn. Ctrl-C on an empty line leaves the session; the agent
+continues. Elsewhere, and with -o, the command prints the events of the turn, and Ctrl-C leaves as well.
+
+The agent's changes are on the branch harvest/ID. "harvest diff" shows them, and "harvest checkout"
+fetches the branch into the local repository.
+
+The repository is that of the current directory, with its uncommitted changes, or that of --repo.
+"--repo none" starts with an empty one. The agent "scripted" has no model and needs no key; use it to
+try things out.
+
+--continue continues a session, by default the newest of this directory. If the session has ended,
+a new one starts with its files and its conversation.
+
+--plain never redraws lines, for screen readers and for terminals that cannot redraw. The prompt "-"
+is read from standard input.`,
+		Example: `  harvest agent
+  harvest agent "fix the failing test"
+  harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
+  harvest agent --agent scripted -o text "say hello"
+  harvest agent --continue
+  harvest agent --continue ses_01ab "now write a test"`,
+		Args: cli.Args(0, 2, "at most one prompt; quote it"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.cmd = cmd
+			return r.run(c.Runs(cmd), args)
+		},
+	}
+	flags := cmd.Flags()
+	r.from.add(cmd, &r.req)
+	flags.StringVar(&r.req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
+	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
+	flags.Lookup("continue").NoOptDefVal = newestSession
+	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")
+	flags.StringVar(&r.req.Approval, "approval", "",
+		"actions that need your approval: edits, ask or plan (default: none, the sandbox is the boundary)")
+	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "maximum number of turns of the session; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0,
+		"maximum duration of a turn, in seconds; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "maximum cost of the session; 0 means no limit")
+	flags.StringVar(&r.servers, "mcp-config", "",
+		"file of MCP servers for the agent, in the format of a project's .mcp.json")
+	flags.Var(&r.idle, "idle-timeout",
+		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of "+
+			"the configuration)")
+	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
+	flags.BoolVar(&r.plain, "plain", false,
+		"a conversation in lines that are never redrawn (default: only if TERM is dumb)")
+	flags.StringVarP(&r.follow, "output", "o", "text",
+		"text, or json for events (default: a conversation, on a terminal)")
+	r.box.Add(cmd)
+	r.where.AddEnv(cmd)
+	return cmd
+}
+
+// run starts a session, or continues one, and follows it.
+func (r *agentRun) run(ctx context.Context, args []string) (err error) {
+	if args, err = r.splitContinue(args); err != nil {
+		return err
+	}
+	talks := r.converses()
+	switch {
+	case len(args) > 0:
+		if r.req.Prompt, err = r.prompt(r.cmd, args[0]); err != nil {
+			return err
+		}
+	case !talks:
+		return cli.Usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
+	}
+	if r.req.Sandbox, err = r.agentSandbox(r.cmd, r.box, r.where, r.idle); err != nil {
+		return err
+	}
+	if r.servers != "" {
+		if r.req.MCP, err = os.ReadFile(r.servers); err != nil || !json.Valid(r.req.MCP) {
+			return cli.Usage(r.cmd, "--mcp-config: cannot read %s, or it is not JSON", r.servers)
+		}
+	}
+	if r.continues == "" {
+		done := r.Waiting("reading the repository")
+		err = r.repository(ctx, r.from, &r.req)
+		done()
+	} else if r.cmd.Flags().Changed("repo") {
+		err = cli.Usage(r.cmd, "--continue uses the repository of that session; leave out --repo")
+	}
+	if err != nil {
+		return err
+	}
+	server, err := r.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if r.continues != "" {
+		switch s, err := r.goOn(ctx, server, talks); {
+		case err != nil:
+			return err
+		case s.ID != "":
+			return r.resume(ctx, server, s, talks)
+		}
+	}
+	done := r.Waiting("creating the session")
+	made, err := server.CreateSession(ctx, r.req)
+	done()
+	if err != nil {
+		return err
+	}
+	r.rememberSession(ctx, made.ID)
+	switch {
+	case r.detach:
+		return r.Show(oneSession(made))
+	case talks:
+		return r.converse(ctx, server, made, r.plain)
+	}
+	r.Hint("session %s; Ctrl-C leaves it, harvest stop %s stops it", made.ID, made.ID)
+	return r.followTurn(ctx, server, made.ID, 0, 0, r.follow)
+}
+
+// agentSandbox returns the request for the sandbox of a new session.
+func (c commands) agentSandbox(cmd *cobra.Command, box cli.SandboxFlags, where cli.ProcessFlags,
+	idle cli.TimeFlag) (api.SandboxRequest, error) {
+	req, err := box.Request(cmd)
+	if err != nil {
+		return req, err
+	}
+	req.IdleTimeoutSeconds = idle.Seconds()
+	req.Env, err = c.Environment(where.EnvFile, where.Env)
+	return req, err
+}
+
+// source names the repositories of a session.
+type source struct {
+	repo      string   // an address, a directory, or "none"
+	committed bool     // leave out uncommitted changes
+	also      []string // further repositories
+}
+
+func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
+	flags := cmd.Flags()
+	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
+	flags.StringVar(&req.Branch, "branch", "", "branch to start from (default: the default branch of the repository)")
+	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
+	flags.BoolVar(&s.committed, "committed", false,
+		"do not send uncommitted changes (default: send them as a separate commit)")
+	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs) instead of pointers")
+	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
+	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
+	flags.StringVar(&req.GitSecret, "git-secret", "",
+		"secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
+}
+
+// repository sets the repositories of the request: addresses, or the commits of a directory.
+func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+	for _, text := range from.also {
+		address, branch, _ := strings.Cut(text, "#")
+		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
+			Submodules: req.Submodules})
+	}
+	repo := from.repo
+	if repo == "none" {
+		return nil
+	}
+	info, err := os.Stat(repo)
+	if err != nil || !info.IsDir() {
+		if !strings.Contains(repo, ":") {
+			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
+				"give a directory, an address such as https://github.com/owner/name, or none")
+		}
+		req.Repo = repo
+		return nil
+	}
+	return worktree.Carry(ctx, repo, from.committed, req, c.Hint)
+}
+
+func oneSession(s api.Session) cli.View {
+	return cli.View{JSON: s, Names: []string{s.ID}, Header: []string{"ID", "STATUS", "AGENT", "TITLE"},
+		Rows: [][]string{{s.ID, s.Status, s.Agent, s.Title}}}
+}
+
+// followTurn shows the events of a session after event after. It ends once the events up to last are shown and
+// no prompt among them is pending.
+func (c commands) followTurn(ctx context.Context, server *client.Client, id string, after, last int64,
+	format string) error {
+	show := newTurnView(c, format)
+	defer show.close()
+	pending := map[string]bool{}
+	var end *api.SessionEvent // of the last turn
+	_, reads := cli.Terminal(c.Out)
+	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after, Attended: reads &&
+		format != cli.FormatJSON}) {
+		if err != nil {
+			if ctx.Err() != nil {
+				return left(id)
+			}
+			return err
+		}
+		data, err := show.event(e)
+		if err != nil {
+			return err
+		}
+		switch e.Type {
+		case "message.queued":
+			pending[data.MessageID] = true
+		case "message.cancelled":
+			delete(pending, data.MessageID)
+		case "done":
+			delete(pending, data.MessageID)
+			end = &data
+		case "agent.asked":
+			c.Hint("answer with: harvest answer %s %s", id, data.ID)
+		case "session.ended":
+			if data.Status == "failed" {
+				return errors.Newf(errors.Unavailable, "the session failed: %s", data.Reason)
+			}
+			return nil
+		}
+		if end != nil && len(pending) == 0 && e.ID >= last {
+			return c.turnResult(id, *end)
+		}
+	}
+	return nil
+}
+
+// left is the error of a command that no longer follows a session.
+func left(id string) error {
+	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent continues", id),
+		"harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
+}
+
+// permanent are the failures after which a retry would fail again, by the cause in the event.
+var permanent = map[string]struct {
+	kind   errors.Kind
+	remedy string
+}{
+	"cost_limit": {errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
+	"no_credit": {errors.Denied,
+		"buy credit from the provider of the model, or use another key: harvest secret set"},
+	"key_refused":   {errors.Denied, "use a valid key that may use the model: harvest secret set"},
+	"unknown_model": {errors.Invalid, "name an existing model: harvest agent --model"},
+	"prompt_too_long": {errors.Invalid,
+		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
+}
+
+// turnResult is the error of a failed turn.
+func (c commands) turnResult(id string, end api.SessionEvent) error {
+	if err := turnError(id, end); err != nil {
+		return err
+	}
+	c.Hint("changes: harvest diff %s, harvest checkout %s", id, id)
+	return nil
+}
+
+// turnError is turnResult without a hint.
+func turnError(id string, end api.SessionEvent) error {
+	text := chat.Plain(cli.OrElse(end.Text, end.Reason))
+	switch {
+	case end.Interrupted:
+		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason),
+			"to continue: harvest send %s \"…\"", id)
+	case end.Failed:
+		if p, ok := permanent[end.Cause]; ok {
+			return errors.Remedy(errors.Newf(p.kind, "the turn failed: %s", text), "%s", p.remedy)
+		}
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text),
+			"to try again in the same conversation: harvest send %s \"…\"", id)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// Package agents has the commands for agents and their sessions: start, follow, steer and compare them, fetch their
+// work, and edit their memory of repositories.
+package agents
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/internal/cli"
+	"github.com/RelevanceAI/harvest/internal/cli/chat"
+)
+
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
+
+// Sessions returns the commands for sessions.
+func Sessions(base *cli.CLI) []*cobra.Command {
+	c := commands{base}
+	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
+		c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(), c.pushCommand(),
+		c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
+}
+
+func (c commands) sessionsCommand() *cobra.Command {
+	all := false
+	cmd := cli.Listing(c.CLI, &cobra.Command{
+		Use:     "sessions",
+		Short:   "List sessions, newest first",
+		Example: "  harvest sessions --all",
+	}, []string{"ID", "STATUS", "AGENT", "TURNS", "COST", "ACTIVE", "TITLE"},
+		func(ctx context.Context, server *client.Client) ([]api.Session, error) {
+			return server.Sessions(ctx, all)
+		},
+		func(s api.Session) (string, []string) {
+			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost),
+				cli.Ago(s.Active), chat.Plain(s.Title)}
+		})
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list sessions that have ended")
+	return cmd
+}
+
+func (c commands) sendCommand() *cobra.Command {
+	var format string
+	detach := false
+	cmd := &cobra.Command{
+		Use:   "send [SESSION] PROMPT",
+		Short: "Send a prompt to a session, and follow it",
+		Long: `Send a prompt to a session, by default the newest of this directory. The prompt waits until the agent
+has finished earlier ones. The prompt "-" is read from standard input.`,
+		Example: `  harvest send "now write a test"
+  harvest send ses_01jx "now write a test"`,
+		Args: cli.Args(1, 2, "optionally a session (default: the newest of this directory), and a prompt; quote it"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && isSession(args[0]) {
+				return cli.Usage(cmd, "session %s: no prompt given", args[0])
+			}
+			prompt, err := c.prompt(cmd, args[len(args)-1])
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+				ref := args[0]
+				if len(args) == 1 {
+					var err error
+					if ref, err = c.newest(ctx); err != nil {
+						return err
+					}
+				}
+				after, err := lastEvent(ctx, server, ref)
+				if err != nil {
+					return err
+				}
+				queued, err := server.Send(ctx, ref, prompt)
+				if err != nil || detach {
+					return err
+				}
+				if queued.Position > 0 {
+					c.Hint("prompts before it: %d", queued.Position)
+				}
+				return c.followTurn(ctx, server, ref, after, after, format)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for the answer")
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")
+	return cmd
+}
+
+// lastEvent returns the id of a session's newest event.
+func lastEvent(ctx context.Context, server *client.Client, ref string) (int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for e, err := range server.Events(ctx, client.Follow{Stream: ref, Tail: 1}) {
+		return e.ID, err
+	}
+	return 0, nil
+}
+
+func (c commands) attachCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "attach SESSION",
+		Short:   "Show the events of a session, past and new",
+		Example: "  harvest attach ses_01jx",
+		Args:    cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			last, err := lastEvent(ctx, server, args[0])
+			if err != nil {
+				return err
+			}
+			return c.followTurn(ctx, server, args[0], 0, last, format)
+		}),
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")
+	return cmd
+}
+
+func (c commands) stopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "stop SESSION",
+		Short:   "Interrupt the current turn",
+		Example: "  harvest stop ses_01jx",
+		Args:    cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			return server.StopSession(ctx, args[0])
+		}),
+	}
+}
+
+func (c commands) answerCommand() *cobra.Command {
+	var a api.AnswerRequest
+	var deny bool
+	cmd := &cobra.Command{
+		Use:   "answer SESSION QUESTION [flags]",
+		Short: "Answer a question of the agent",
+		Example: `  harvest answer ses_01jx ask_3 --allow
+  harvest answer ses_01jx ask_3 --deny --message "not on main"
+  harvest answer ses_01jx ask_3 --answer "Which colour?=blue"`,
+		Args: cli.Args(2, 2, "a session and the question's id"),
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&a.Allow, "allow", false, "allow the tool to run")
+	flags.BoolVar(&a.Always, "always", false, "allow it from now on, too")
+	flags.BoolVar(&deny, "deny", false, "do not allow the tool to run")
+	flags.StringVar(&a.Message, "message", "", "reason, with --deny")
+	answers := flags.StringArray("answer", nil, "QUESTION=ANSWER, repeatable")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, text := range *answers {
+			question, answer, ok := strings.Cut(text, "=")
+			if !ok {
+				return cli.Usage(cmd, "invalid --answer %q: want QUESTION=ANSWER", text)
+			}
+			if a.Answers == nil {
+				a.Answers = map[string]string{}
+			}
+			a.Answers[question], a.Allow = answer, true
+		}
+		if a.Allow == deny {
+			return cli.Usage(cmd, "give --allow, --answer or --deny")
+		}
+		return c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			return server.Answer(ctx, args[0], args[1], a)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+func (c commands) endCommand() *cobra.Command {
+	var discard bool
+	cmd := &cobra.Command{
+		Use:   "end SESSION… [flags]",
+		Short: "End sessions and their sandboxes",
+		Long: `End sessions and their sandboxes. A session stays if it has changes that checkout, diff and push do not
+cover: files or commits in a submodule or another work tree, or commits of another branch. --discard
+ends it anyway.`,
+		Example: "  harvest end ses_01jx",
+		Args:    cli.Args(1, -1, "sessions"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			end := server.EndSessionKeeping
+			if discard {
+				end = server.EndSession
+			}
+			for _, ref := range args {
+				if err := end(ctx, ref); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&discard, "discard", false, "end the session even if changes are lost")
+	return cmd
+}

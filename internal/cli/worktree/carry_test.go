@@ -1,0 +1,166 @@
+package worktree
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+)
+
+// carried returns the request that harvest agent makes for a directory, and its hints.
+func (p *pair) carried(dir string) (api.SessionRequest, string) {
+	p.Helper()
+	var req api.SessionRequest
+	var hints bytes.Buffer
+	hint := func(format string, args ...any) { fmt.Fprintf(&hints, format+"\n", args...) }
+	if err := Carry(p.Context(), dir, false, &req, hint); err != nil {
+		p.Fatal(err)
+	}
+	return req, hints.String()
+}
+
+// cloned clones the bundle of a request, applies the uncommitted changes, and returns the files.
+func (p *pair) cloned(req api.SessionRequest) []string {
+	p.Helper()
+	dir := p.TempDir()
+	bundle, patch := filepath.Join(dir, "bundle"), filepath.Join(dir, "patch")
+	if err := errors.Join(os.WriteFile(bundle, req.Bundle, 0o600)); err != nil {
+		p.Fatal(err)
+	}
+	there := filepath.Join(dir, "there")
+	p.git("/", "clone", "-q", bundle, there)
+	if req.Uncommitted != nil {
+		if err := os.WriteFile(patch, req.Uncommitted.Patch, 0o600); err != nil {
+			p.Fatal(err)
+		}
+		p.git(there, "apply", "--index", patch)
+	}
+	return strings.Split(p.git(there, "ls-files"), "\n")
+}
+
+// TestCarryFromSubdirectory checks that the whole repository is carried from a subdirectory, and that the agent starts
+// in that directory, also in a work tree.
+// mission: C3, E3
+func TestCarryFromSubdirectory(t *testing.T) {
+	p := newPair(t)
+	for _, setting := range []string{"diff.noprefix", "diff.relative"} { // they change the format of patches
+		p.git(p.person, "config", setting, "true")
+	}
+	p.git(p.person, "worktree", "add", "-q", "-b", "other", "../tree")
+	for _, top := range []string{p.person, filepath.Join(filepath.Dir(p.person), "tree")} {
+		sub := filepath.Join(top, "a", "b")
+		if err := errors.Join(os.MkdirAll(sub, 0o755), os.WriteFile(filepath.Join(sub, "new"), []byte("x\n"), 0o644),
+			os.WriteFile(filepath.Join(top, "above"), []byte("x\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		req, hints := p.carried(sub)
+		if req.Subdir != "a/b" || req.Name != filepath.Base(top) || !strings.Contains(hints, "(2 files) are sent") {
+			t.Errorf("%q, %q, %s", req.Subdir, req.Name, hints)
+		}
+		if got := p.cloned(req); !slices.Equal(got, []string{"a/b/new", "above", "readme"}) {
+			t.Errorf("%v", got)
+		}
+		if _, err := os.Stat(filepath.Join(sub, "-")); err == nil {
+			t.Error("git wrote the bundle into a file")
+		}
+	}
+	if req, _ := p.carried(p.person); req.Subdir != "" {
+		t.Errorf("%q", req.Subdir)
+	}
+}
+
+// TestCarryNestedRepositories checks that files of nested repositories are carried, that changes in submodules are not,
+// and that the hints count and report them. The result is the same in a directory beside the repositories.
+// mission: C3
+func TestCarryNestedRepositories(t *testing.T) {
+	p := newPair(t)
+	p.git(p.person, "-c", "protocol.file.allow=always", "submodule", "add", "-q", p.agent, "module")
+	p.git(p.person, "commit", "-q", "-m", "A submodule")
+	for _, name := range []string{"nested", "unborn"} {
+		if err := os.Mkdir(filepath.Join(p.person, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.git(filepath.Join(p.person, name), "init", "-q")
+	}
+	p.commit(filepath.Join(p.person, "nested"), "n1", "N")
+	for _, name := range []string{"nested/n2", "unborn/u", "module/m", "plain"} {
+		if err := os.WriteFile(filepath.Join(p.person, name), []byte("x\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sub := filepath.Join(p.person, "sub", "deep")
+	if err := os.MkdirAll(sub, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := p.git(p.person, "status", "--porcelain")
+	for _, dir := range []string{p.person, sub} {
+		req, hints := p.carried(dir)
+		if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2",
+			"plain", "readme", "unborn/u"}) {
+			t.Errorf("%s: %v", dir, got)
+		}
+		if !strings.Contains(hints, "(4 files) are sent") ||
+			!strings.Contains(hints, "the submodule module stay here") {
+			t.Errorf("%s: %s", dir, hints)
+		}
+	}
+	if after := p.git(p.person, "status", "--porcelain"); after != before {
+		t.Errorf("%q, it was %q", after, before)
+	}
+	if err := os.Remove(filepath.Join(p.person, "plain")); err != nil {
+		t.Fatal(err)
+	}
+	p.git(p.person, "add", "nested")
+	p.git(p.person, "commit", "-q", "-m", "As git does it")
+	if err := os.RemoveAll(filepath.Join(p.person, "unborn")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{p.person, sub} {
+		if req, hints := p.carried(dir); req.Uncommitted != nil || !strings.Contains(hints, "submodule nested") {
+			t.Errorf("%s: %+v, %s", dir, req.Uncommitted, hints)
+		}
+	}
+}
+
+// TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents, also
+// from a work tree, which shares that list.
+// mission: C3, E3
+func TestCarryShallow(t *testing.T) {
+	p := newPair(t)
+	p.commit(p.person, "b", "Two")
+	p.commit(p.person, "c", "Three")
+	shallow := filepath.Join(t.TempDir(), "shallow")
+	p.git("/", "clone", "-q", "--depth=2", "file://"+p.person, shallow)
+	tree := filepath.Join(t.TempDir(), "tree")
+	p.git(shallow, "worktree", "add", "-q", "-b", "other", tree)
+	for _, dir := range []string{shallow, tree} {
+		req, _ := p.carried(dir)
+		if want := p.git(dir, "rev-parse", "HEAD~1") + "\n"; string(req.Shallow) != want || len(req.Bundle) == 0 {
+			t.Errorf("%s: %q, want %q; %d bytes", dir, req.Shallow, want, len(req.Bundle))
+		}
+	}
+	if req, _ := p.carried(p.person); len(req.Shallow) != 0 {
+		t.Errorf("%q", req.Shallow)
+	}
+}
+
+// TestEmptyBundleIsRefused checks that a git that succeeds without writing a bundle is an error.
+// mission: E3
+func TestEmptyBundleIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	err := bundle(t.Context(), dir, &api.SessionRequest{})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(err.Error(), "empty bundle") ||
+		!strings.Contains(errors.RemedyOf(err), "--repo") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+}

@@ -1,0 +1,91 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/internal/engine"
+)
+
+// mission: A4
+
+var inputChecks = []check{
+	{"input/and its end", "a command reads its standard input to the end", nil, checkInput},
+	{"input/nil is empty", "without an input, a command sees its end at once", nil, checkNoInput},
+	{"input/8 MB", "input that is larger than any pipe goes through whole", nil, checkLargeInput},
+	{"input/not read", "Wait returns although the input was not read, or has nothing to give", nil, checkUnreadInput},
+	{"input/in pieces", "input arrives as it comes, before its end", nil, checkInputPieces},
+}
+
+// soon returns a context that ends after d.
+func soon(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func canceled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+func checkInput(t *testing.T, s *suite) {
+	for _, text := range []string{"hello\n", "no newline at the end", "\x00\x04\xff\n", ""} {
+		cmd := engine.Command{Args: []string{"cat"}, Stdin: strings.NewReader(text)}
+		start(t, s.shared, cmd).expect(t, engine.Exit{}, text)
+	}
+}
+
+func checkNoInput(t *testing.T, s *suite) {
+	start(t, s.shared, sh(`wc -c; read line || echo end`)).expect(t, engine.Exit{}, "0\nend\n")
+}
+
+func checkLargeInput(t *testing.T, s *suite) {
+	data := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
+	sum := sha256.New()
+	cmd := engine.Command{Args: []string{"cat"}, Stdin: bytes.NewReader(data), Stdout: sum}
+	start(t, s.shared, cmd).expect(t, engine.Exit{}, "")
+	if want := sha256.Sum256(data); !bytes.Equal(sum.Sum(nil), want[:]) {
+		t.Error("the received data differ from the sent data")
+	}
+}
+
+func checkUnreadInput(t *testing.T, s *suite) {
+	for name, in := range map[string]io.Reader{
+		"8 MB": bytes.NewReader(make([]byte, 8<<20)), "an input without an end": endless{},
+		"an input that gives nothing": silent(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := sh(`echo ran; exit 3`)
+			cmd.Stdin = in
+			start(t, s.shared, cmd).expect(t, engine.Exit{Code: 3}, "ran\n")
+		})
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func checkInputPieces(t *testing.T, s *suite) {
+	r, w := io.Pipe()
+	cmd := sh(`while read line; do echo "got $line"; done; echo end`)
+	cmd.Stdin = r
+	c := start(t, s.shared, cmd)
+	for _, piece := range []string{"one", "two", "three"} {
+		if _, err := io.WriteString(w, piece+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		c.stdout.Until(t, "got "+piece+"\n")
+	}
+	w.Close()
+	c.expect(t, engine.Exit{}, "got one\ngot two\ngot three\nend\n")
+}

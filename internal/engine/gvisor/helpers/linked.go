@@ -1,0 +1,21 @@
+//go:build !keeper && !race
+
+package helpers
+
+import (
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/sentry"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/tool"
+)
+
+// Linked reports whether this program contains the helpers. It does if it was built without package inner's programs.
+const Linked = true
+
+// Main takes the process over if it was started as one of the engine's helper processes: a keeper, a tool
+// inside a sandbox, or a part of gVisor. It then never returns. A program that uses the engine without naming
+// other programs in gvisor.Options must call it first in main.
+func Main() {
+	keeper.Handover()
+	tool.Handover()
+	sentry.Main()
+}

@@ -1,0 +1,48 @@
+package gvisor
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+)
+
+// trash removes directories in the background. It renames them first. Otherwise, on ext4, creating files is
+// slow right after the deletion of a similar tree in the same place.
+type trash struct {
+	dir     string
+	pending sync.WaitGroup
+}
+
+// openTrash starts to remove the remains of an earlier process.
+func openTrash(dir string) *trash {
+	t := &trash{dir: dir}
+	t.pending.Go(func() {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	})
+	return t
+}
+
+// put moves path away immediately, and removes it later.
+func (t *trash) put(path string) error {
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return errors.Wrapf(err, "create trash")
+	}
+	to := filepath.Join(t.dir, ulid.Make().String())
+	if err := os.Rename(path, to); err != nil {
+		if errors.IsNotExist(err) {
+			return nil
+		}
+		return errors.Wrapf(err, "throw away")
+	}
+	t.pending.Go(func() { _ = os.RemoveAll(to) })
+	return nil
+}
+
+func (t *trash) wait() { t.pending.Wait() }

@@ -1,0 +1,229 @@
+// Package commands runs the commands of a sandbox: it enforces their time limits, keeps their results, and counts the
+// activities that keep the sandbox from becoming idle.
+package commands
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/fault"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
+)
+
+// Sandbox is the sandbox of a Set. Its functions may be called concurrently. The caller must not hold a lock that they
+// take.
+type Sandbox struct {
+	ID      string
+	Capture int             // bytes of each stream that a Result keeps
+	Grace   time.Duration   // between SIGTERM and SIGKILL
+	Context context.Context // ends when the server closes; commands continue
+	Tasks   *sync.WaitGroup // counts the goroutines that follow commands
+	Ended   <-chan struct{} // closed once the sandbox has ended
+
+	Record  func() record.Sandbox // its current record
+	Save    func(context.Context) // stores the record, with the list of commands
+	Leave   func()                // ends an activity, as Set.Leave does, and records the time
+	Carried func() bool           // reports whether the sandbox is being carried over
+}
+
+// Set has the running commands of a sandbox. All methods may be called concurrently.
+type Set struct {
+	sandbox Sandbox
+
+	mu      sync.Mutex
+	running map[*Execution]struct{} // guarded by mu
+	busy    int                     // guarded by mu; activities, without background commands
+}
+
+// New returns the empty Set of a new sandbox.
+func New(sandbox Sandbox) *Set { return &Set{sandbox: sandbox, running: map[*Execution]struct{}{}} }
+
+// Enter begins an activity that keeps the sandbox from becoming idle until Leave.
+func (s *Set) Enter() { s.count(1) }
+
+// Leave ends an activity.
+func (s *Set) Leave() { s.count(-1) }
+
+func (s *Set) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy += n
+}
+
+// Busy reports whether an activity keeps the sandbox from becoming idle.
+func (s *Set) Busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.busy > 0
+}
+
+// Len returns the number of running commands.
+func (s *Set) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.running)
+}
+
+// Records returns the running commands, for the record of the sandbox.
+func (s *Set) Records() []record.Command {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []record.Command
+	for x := range s.running {
+		all = append(all, record.Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
+			Background: x.background})
+	}
+	slices.SortFunc(all, func(a, b record.Command) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Limits returns the time limits of the running commands by their IDs, and the IDs of those that run in the
+// background. Commands of a sandbox that was restored are older than its start, began: their limits count from there.
+func (s *Set) Limits(began time.Time) (limits map[string]time.Duration, background []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limits = map[string]time.Duration{}
+	for x := range s.running {
+		limits[x.ID()] = x.deadline.Sub(latest(x.started, began))
+		if x.background {
+			background = append(background, x.ID())
+		}
+	}
+	return limits, background
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// Options of Start.
+type Options struct {
+	Limit      time.Duration // time limit of the command
+	Detach     bool          // the command continues when ctx of Start ends, and its Result has no output
+	Background bool          // the command does not keep the sandbox from becoming idle
+}
+
+// Start starts a command in box, the sandbox. Output without a writer is kept for the Result.
+func (s *Set) Start(ctx context.Context, box engine.Sandbox, cmd engine.Command, opts Options) (*Execution, error) {
+	x := &Execution{set: s, terminal: cmd.Terminal != nil, detached: opts.Detach, background: opts.Background,
+		done: make(chan struct{})}
+	if !opts.Detach {
+		x.ctx = ctx
+		x.capture(&cmd)
+	}
+	x.started = time.Now().UTC() // with the monotonic clock, which clock changes do not affect
+	x.deadline = x.started.Add(opts.Limit)
+	var err error
+	if x.proc, err = box.Start(ctx, cmd); err != nil {
+		return nil, errors.Stage(err, "exec")
+	}
+	fault.Point("exec.started")
+	logf.Infof(logf.With(ctx, "sandbox_id", s.sandbox.ID), "command %s started", x.proc.ID())
+	s.run(ctx, x)
+	return x, nil
+}
+
+// Attach connects to a command that was started earlier. When ctx ends, the attachment ends, but the command
+// continues.
+func (s *Set) Attach(ctx context.Context, opener engine.ProcessOpener, id string,
+	stdio engine.Stdio) (*Execution, error) {
+	x := &Execution{set: s, ctx: ctx, attached: true, started: time.Now().UTC(), done: make(chan struct{})}
+	infos, err := opener.Processes(ctx)
+	if err != nil {
+		return nil, errors.Stage(err, "attach")
+	}
+	for _, info := range infos {
+		if info.ID == id {
+			x.started, x.terminal = info.Started, info.Terminal
+		}
+	}
+	if x.proc, err = opener.OpenProcess(ctx, id, stdio); err != nil {
+		return nil, errors.Stage(err, "attach")
+	}
+	s.mu.Lock()
+	for other := range s.running {
+		x.background = x.background || other.background && other.ID() == id
+	}
+	s.mu.Unlock()
+	logf.Infof(logf.With(ctx, "sandbox_id", s.sandbox.ID), "attached to command %s", id)
+	s.run(ctx, x)
+	return x, nil
+}
+
+// Adopt restores the time limits of commands that an earlier connection to the sandbox started. sb is the record,
+// with the commands of an earlier server. Commands in no record get the time limit, from their start.
+func (s *Set) Adopt(ctx context.Context, box engine.Sandbox, sb record.Sandbox, limit time.Duration) {
+	opener, ok := box.(engine.ProcessOpener)
+	if !ok {
+		return
+	}
+	found, err := opener.Processes(ctx)
+	if err != nil {
+		logf.Warnf(ctx, "list the commands of a sandbox that was found: %v", err)
+		return
+	}
+	known := map[string]record.Command{}
+	// The running ones were started by this server, before the sandbox was lost.
+	for _, c := range slices.Concat(sb.Commands, s.Records()) {
+		known[c.ID] = c
+	}
+	for _, info := range found {
+		if info.Exit != nil {
+			continue
+		}
+		info.Started = latest(info.Started, sb.Started) // commands of a restored sandbox are older than the sandbox
+		c, ok := known[info.ID]
+		if !ok { // it was started a moment before
+			c = record.Command{ID: info.ID, Deadline: info.Started.Add(limit)}
+		}
+		proc, err := opener.OpenProcess(s.sandbox.Context, info.ID, engine.Stdio{})
+		if err != nil {
+			logf.Warnf(ctx, "take up command %s: %v", info.ID, err)
+			continue
+		}
+		s.run(ctx, &Execution{set: s, proc: proc, started: info.Started, deadline: c.Deadline,
+			terminal: info.Terminal, detached: true, background: c.Background, done: make(chan struct{})})
+	}
+}
+
+// run supervises a started command until its end, in the background.
+func (s *Set) run(ctx context.Context, x *Execution) {
+	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", s.sandbox.ID)
+	s.mu.Lock()
+	if !x.attached {
+		s.running[x] = struct{}{}
+	}
+	if !x.background {
+		s.busy++
+	}
+	s.mu.Unlock()
+	s.sandbox.Tasks.Go(func() {
+		defer close(x.done)
+		recorded := x.follow(ctx)
+		if s.sandbox.Context.Err() != nil {
+			return // the command continues, and its record stays for the next server
+		}
+		s.mu.Lock()
+		delete(s.running, x)
+		s.mu.Unlock()
+		if !x.background {
+			s.sandbox.Leave()
+		}
+		if recorded {
+			s.sandbox.Save(ctx)
+		}
+		if !x.attached {
+			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode,
+				x.result.Duration, x.result.TimedOut)
+		}
+	})
+}

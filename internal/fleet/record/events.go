@@ -1,0 +1,79 @@
+package record
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/RelevanceAI/harvest/internal/base/event"
+	"github.com/RelevanceAI/harvest/internal/engine"
+)
+
+// Event describes a change of a sandbox.
+type Event struct {
+	Type    EventType
+	Sandbox Sandbox
+	Stage   Stage         // of EventStage
+	Image   string        // ID, of EventSnapshotted
+	Denial  engine.Denial // of EventDenied
+}
+
+// EventType is the type of an event, as clients see it.
+type EventType string
+
+// Types of sandbox events.
+const (
+	EventStarting   EventType = "sandbox.starting"
+	EventQueued     EventType = "sandbox.queued" // queued for its boot
+	EventStage      EventType = "sandbox.stage"
+	EventReady      EventType = "sandbox.ready"
+	EventOOM        EventType = "sandbox.oom"
+	EventLost       EventType = "sandbox.lost"
+	EventFailed     EventType = "sandbox.failed"
+	EventTerminated EventType = "sandbox.terminated"
+	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
+
+	EventSnapshotted EventType = "sandbox.snapshotted"
+	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
+	EventCarried EventType = "sandbox.carried"
+)
+
+// eventData is the data of sandbox events.
+type eventData struct {
+	SandboxID   string `json:"sandbox_id"`
+	Name        string `json:"name,omitempty"`
+	Status      Status `json:"status"`
+	Reason      string `json:"reason,omitempty"`
+	FailedStage string `json:"failed_stage,omitempty"`
+	Stage       *Stage `json:"stage,omitempty"` // of sandbox.stage: the completed step
+	ImageID     string `json:"image_id,omitempty"`
+	// SnapshotID is the image of sandbox.snapshotted. In events about the end of a sandbox it is the snapshot on end,
+	// and SnapshotError says why there is none.
+	SnapshotID    string `json:"snapshot_id,omitempty"`
+	SnapshotError string `json:"snapshot_error,omitempty"`
+	// Denial is the refused connection or lookup, of egress.denied.
+	Denial *engine.Denial `json:"denial,omitempty"`
+}
+
+// Drafts returns the drafts that publish e: in the sandbox's stream, named by its ID, and in the stream of its
+// account.
+func (e Event) Drafts() []event.Draft {
+	sb := e.Sandbox
+	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason,
+		FailedStage: sb.FailedStage, ImageID: sb.ImageID,
+		SnapshotID: cmp.Or(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
+	if e.Type == EventStage {
+		data.Stage = &e.Stage
+	}
+	if e.Type == EventDenied {
+		data.Denial = &e.Denial
+	}
+	return []event.Draft{
+		{Stream: sb.ID, Type: string(e.Type), Data: data},
+		{Stream: event.AccountStream(sb.Account), Type: string(e.Type), Data: data},
+	}
+}
+
+// Publish returns a function that publishes events to j. Its callers end before j.
+func Publish(ctx context.Context, j *event.Journal) func(Event) {
+	return func(e Event) { j.Post(ctx, e.Drafts()...) }
+}

@@ -1,0 +1,113 @@
+package sync
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
+)
+
+// TestForeignDirectories checks that directories that another tool stored come with their metadata, and that
+// directories which exist only in keys keep theirs.
+// mission: 3.2, D2
+func TestForeignDirectories(t *testing.T) {
+	b := openBucket(t, location(t))
+	// As rclone writes them with --metadata --s3-directory-markers, and s3fs.
+	for key, header := range map[string]http.Header{
+		"rclone/": {"X-Amz-Meta-Mode": {"40750"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"},
+			"X-Amz-Meta-Mtime": {"1234567890.5"}},
+		"s3fs/": {"X-Amz-Meta-Mode": {"16832"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"},
+			"X-Amz-Meta-Mtime": {"1234567890"}},
+		"bare/":       {},
+		"rclone/f":    {},
+		"shown/sub/f": {},
+	} {
+		_, err := b.Put(t.Context(), key, []byte{}, 0, header)
+		must(t, err)
+	}
+	back := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(back, "shown"), 0o700))
+	must(t, os.Chmod(filepath.Join(back, "shown"), 0o700))
+	begin := time.Now().Add(-time.Minute)
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true, State: t.TempDir()})
+	for name, want := range map[string]struct {
+		mode os.FileMode
+		uid  uint32
+		at   time.Time // zero: of the moment
+	}{
+		"rclone":    {0o750, 1234, time.Unix(1234567890, 5e8)},
+		"s3fs":      {0o700, 1234, time.Unix(1234567890, 0)},
+		"shown":     {0o700, 0, time.Time{}},
+		"shown/sub": {0o755, 0, time.Time{}},
+	} {
+		info, err := os.Stat(filepath.Join(back, name))
+		must(t, err)
+		if info.Mode().Perm() != want.mode || info.Sys().(*syscall.Stat_t).Uid != want.uid || want.at.IsZero() &&
+			info.ModTime().Before(begin) || !want.at.IsZero() && !info.ModTime().Equal(want.at) {
+			t.Errorf("%s: %s, uid %d, %s", name, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, info.ModTime())
+		}
+	}
+	if info, err := os.Stat(filepath.Join(back, "bare")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("bare: %v", err)
+	}
+}
+
+// TestLesserServer checks that syncs work with a server that deletes objects one by one, ignores write conditions, and
+// is behind a proxy that requests compression (as reported of Google's storage).
+// mission: D1, D4
+func TestLesserServer(t *testing.T) {
+	dir, back, loc, state := t.TempDir(), t.TempDir(), location(t), t.TempDir()
+	for i := range 30 {
+		write(t, dir, fmt.Sprintf("f%02d", i), "x")
+	}
+	var single, refused atomic.Int32
+	a := between(t, &loc)
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		r.Header.Set("Accept-Encoding", "gzip,gfe")
+		switch {
+		case r.Method == http.MethodPost && r.URL.Query().Has("delete"),
+			r.Method == http.MethodPut && r.Header.Get("If-Match")+r.Header.Get("If-None-Match") != "":
+			refused.Add(1)
+			return xmlFault(w, http.StatusNotImplemented, "NotImplemented")
+		case r.Method == http.MethodDelete:
+			single.Add(1)
+		}
+		return false
+	})
+	b := openBucket(t, loc)
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
+	for i := range 20 {
+		must(t, os.Remove(filepath.Join(dir, fmt.Sprintf("f%02d", i))))
+	}
+	write(t, dir, "g", "y")
+	// Each file, the first one twice to find out about conditions, and the note of the deletion.
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Mirror: true,
+		DeleteMany: true}); stats.Deleted != 20 || single.Load() != 22 || refused.Load() < 3 {
+		t.Errorf("up: %s, with %d deletions, %d refused", stats, single.Load(), refused.Load())
+	}
+	mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
+	sameTrees(t, dir, back)
+	// Files that cannot be deleted are reported, and the others are deleted.
+	for _, name := range []string{"f20", "f21"} {
+		must(t, os.Remove(filepath.Join(dir, name)))
+	}
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "f20") &&
+			xmlFault(w, http.StatusForbidden, "AccessDenied")
+	})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state, Mirror: true})
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "f20" {
+		t.Errorf("a refused deletion: %+v, %v", stats.Failures, err)
+	}
+	if _, err := b.Stat(t.Context(), "f21"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("f21: %v", err)
+	}
+}

@@ -1,0 +1,41 @@
+package server
+
+import (
+	"github.com/RelevanceAI/harvest/internal/server/files"
+	"github.com/RelevanceAI/harvest/internal/server/images"
+	"github.com/RelevanceAI/harvest/internal/server/repos"
+	"github.com/RelevanceAI/harvest/internal/server/sandboxes"
+	"github.com/RelevanceAI/harvest/internal/server/schedules"
+	"github.com/RelevanceAI/harvest/internal/server/secrets"
+	"github.com/RelevanceAI/harvest/internal/server/sessions"
+	"github.com/RelevanceAI/harvest/internal/server/volumes"
+)
+
+// parts are the handlers of the API that know one subject each.
+type parts struct {
+	sandboxes *sandboxes.Service
+	files     *files.Service
+	volumes   *volumes.Service
+	images    *images.Service
+	secrets   *secrets.Service
+	schedules *schedules.Service
+	sessions  *sessions.Service
+	repos     *repos.Service
+}
+
+// openParts gives each part its dependencies from the options.
+func (s *Server) openParts() parts {
+	o := s.opts
+	return parts{
+		sandboxes: &sandboxes.Service{Settings: s.settings, Fleet: o.Fleet, Tracer: s.tracer, Patience: o.Patience},
+		files:     &files.Service{Settings: s.settings, Fleet: o.Fleet},
+		volumes:   &volumes.Service{Settings: s.settings, Fleet: o.Fleet, Volumes: o.Volumes, Storage: o.Storage},
+		images: &images.Service{Settings: s.settings, Fleet: o.Fleet, Images: o.Images, Secrets: o.Secrets,
+			Export: o.Export, Engine: o.Engine, Temp: o.Temp, Age: o.ImageAge},
+		secrets:   &secrets.Service{Settings: s.settings, Secrets: o.Secrets},
+		schedules: &schedules.Service{Settings: s.settings, Schedules: o.Schedules},
+		sessions: &sessions.Service{Settings: s.settings, Sessions: o.Sessions, Volumes: o.Volumes,
+			Events: s.streamEvents},
+		repos: &repos.Service{Settings: s.settings, Repos: o.Repos, Events: s.streamEvents},
+	}
+}

@@ -1,0 +1,73 @@
+package sandboxes
+
+import (
+	"io"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/server/edge"
+)
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	told := 0
+	w := newWindow(func(n int) { told += n })
+	if err := w.add(make([]byte, api.Window)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.add([]byte{1}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("more than fits: %v", err)
+	}
+	read := 0
+	for buf := make([]byte, 1000); read < api.Window; {
+		n, err := w.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += n
+		if told > read || read-told >= api.Window/4+len(buf) {
+			t.Fatalf("told %d of %d", told, read)
+		}
+	}
+	w.end()
+	if n, err := w.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("at the end: %d, %v", n, err)
+	}
+	if err := w.add([]byte{1}); err != nil {
+		t.Errorf("input after its end, which is passed over: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{`{}`, `{"args":["a"],"terminal":{"rows":1}}`, `{"code":1}`, `[`,
+		`{"sandbox":{"cpu":"x"}}`, `{"x":1}`, `null`, `{} {}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var exec api.ExecRequest
+		if err := edge.Decode(data, &exec); err != nil && errors.KindOf(err) != errors.Invalid {
+			t.Errorf("decode: %v", err)
+		}
+		if _, err := decodeRun(data); err != nil && errors.KindOf(err) != errors.Invalid &&
+			errors.KindOf(err) != errors.Unsupported {
+			t.Errorf("decodeRun: %v", err)
+		}
+	})
+}
+
+func FuzzPartial(f *testing.F) {
+	f.Add([]byte("a\xc3"))
+	f.Add([]byte("\xf0\x9f\x98"))
+	f.Add([]byte("\xff\x80\x80\x80\x80"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		n := partial(data)
+		if n < 0 || n >= utf8.UTFMax || n > len(data) {
+			t.Fatalf("%d of %d bytes", n, len(data))
+		}
+		if n > 0 && utf8.FullRune(data[len(data)-n:]) {
+			t.Errorf("%q is held back although it is complete", data[len(data)-n:])
+		}
+	})
+}

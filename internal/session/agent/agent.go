@@ -1,0 +1,277 @@
+// Package agent defines the contract of coding-agent programs such as Claude Code and OpenCode.
+//
+// The package is pure: an Agent returns the command to start and the lines to write to it, and converts the lines
+// that the program prints to events of one vocabulary. Package session runs the command, stores the events and
+// answers the questions. Therefore transcripts of the real programs test an Agent completely.
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/RelevanceAI/harvest/internal/base/mcp"
+	"github.com/RelevanceAI/harvest/internal/engine"
+)
+
+// Agent is a coding agent's program.
+type Agent interface {
+	// Name returns a word for records and texts, such as "claude".
+	Name() string
+	// Command returns the command for a process that lives as long as the session has work for it: it reads lines on
+	// its standard input and prints lines on its standard output. Its environment contains no credentials except
+	// those of Setup.
+	Command(s Setup) engine.Command
+	// Open starts a conversation with a process that Command has started.
+	Open(s Setup) Conversation
+}
+
+// Conversation translates between a session and one process. The caller writes the results of its methods to the
+// process unchanged; nil means that there is nothing to write. It is not safe for concurrent use.
+type Conversation interface {
+	// Begin returns the first input.
+	Begin() []byte
+	// Prompt returns the input that sends a prompt to an idle agent. A prompt that is sent again needs another id:
+	// Claude Code ignores a prompt whose id is in its record of the conversation.
+	Prompt(id, text string) []byte
+	// Interrupt returns the input that ends the turn. The process keeps running and reports the end with a Done
+	// event.
+	Interrupt() []byte
+	// Answer returns the input that answers an Asked event. It returns Invalid if no such question is open.
+	Answer(id string, a Answer) ([]byte, error)
+	// Decode returns the events of a line of standard output, in order. Unrecognized lines become Other events, since
+	// these programs change without notice. Decode never fails.
+	Decode(line []byte) []Event
+}
+
+// Setup contains the parameters of a session for its agent.
+type Setup struct {
+	Dir          string // directory of the repository
+	Conversation string // the program's ID of a conversation to resume; "" starts a new one
+	Model        string // "" means the program's default
+	Env          map[string]string
+	Access       *Access // nil: the program reaches a model on its own
+	Approval     Approval
+	Settings     string // path in the sandbox of the file that Guard returned; "" means none
+	MCPConfig    string // path in the sandbox of the MCP configuration; "" means none
+	// Again means that the process runs already, and that all its output is decoded again: turns begin without
+	// Prompt.
+	Again  bool
+	System string // instructions in addition to the program's own; "" means none
+}
+
+// Access is the address and credential of a model's API.
+type Access struct {
+	Kind   AccessKind
+	URL    string // base URL of the API; "" means the provider's own
+	Token  string // credential for the API
+	Region string // of Bedrock
+}
+
+// AccessKind determines how a program presents its token.
+type AccessKind string
+
+// The kinds of access.
+const (
+	AccessKey     AccessKind = "api_key" // key of Anthropic's API
+	AccessBearer  AccessKind = "bearer"  // bearer token of a compatible API
+	AccessOAuth   AccessKind = "oauth"   // token of a subscription
+	AccessBedrock AccessKind = "bedrock" // key of Amazon Bedrock
+)
+
+// Approval determines which tools run without asking.
+type Approval string
+
+// The approvals.
+const (
+	ApproveAll   Approval = ""      // all tools run: the sandbox is the boundary
+	ApproveEdits Approval = "edits" // file changes run without asking
+	ApproveNone  Approval = "ask"   // every tool that changes something asks
+	ApprovePlan  Approval = "plan"  // nothing may be changed
+)
+
+// Type is the type of an event, as clients see it.
+type Type string
+
+// The events. The comments list the fields of Event that are set. Parent may be set in all events of a sub-agent.
+const (
+	Ready            Type = "agent.ready"       // Conversation, Model, Version, MCP: at the beginning of each turn
+	MessageStarted   Type = "message.started"   // ID, Thinking
+	MessageDelta     Type = "message.delta"     // ID, Text: a piece; not every agent sends them
+	MessageCompleted Type = "message.completed" // ID, Text: all of it; Thinking
+	ToolStarted      Type = "tool.started"      // ID, Tool, Input
+	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or the current activity
+	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
+	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
+	// Asked sets ID, Tool, Input, Questions: the agent waits for an Answer. Text is the plan that it proposes.
+	Asked      Type = "agent.asked"
+	Withdrawn  Type = "agent.withdrawn"  // ID: the question is closed; Answer, Text: the answer
+	Retrying   Type = "agent.retrying"   // Text, Attempt: the model's API failed and the request is retried
+	Overridden Type = "agent.overridden" // Text: settings of the repository that are overridden
+	MCPStatus  Type = "mcp.status"       // MCP: the answer to AskMCP; not for clients
+	// Background reports in Tasks how many background tasks run, such as commands that outlive their turn; not for
+	// clients.
+	Background Type = "background.tasks"
+	Done       Type = "done"        // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other      Type = "agent.other" // Raw: a line that Harvest does not recognize, as printed
+)
+
+// Event is an event of an agent. Type determines which fields are set.
+type Event struct {
+	Type     Type   `json:"type"`
+	ID       string `json:"id,omitempty"`     // of the message, tool call or question; unique in the conversation
+	Parent   string `json:"parent,omitempty"` // tool call that runs the sub-agent of the event
+	Text     string `json:"text,omitempty"`
+	Thinking bool   `json:"thinking,omitempty"`
+
+	Tool    string          `json:"tool,omitempty"`
+	Input   json.RawMessage `json:"input,omitempty"`
+	Failed  bool            `json:"failed,omitempty"`
+	Denied  bool            `json:"denied,omitempty"` // not run: a person or a rule refused it
+	Path    string          `json:"path,omitempty"`
+	Created bool            `json:"created,omitempty"` // the file did not exist before
+
+	Questions []Question `json:"questions,omitempty"`
+	// Answer is the person's answer, of a Withdrawn event; nil if the question no longer needed an answer.
+	Answer *Answer `json:"answer,omitempty"`
+
+	Attempt     int    `json:"attempt,omitempty"`
+	Interrupted bool   `json:"interrupted,omitempty"`
+	Reason      string `json:"reason,omitempty"` // why the turn ended, in the program's own terms, such as "max_turns"
+	Usage       *Usage `json:"usage,omitempty"`
+	// Own marks a Ready or Done event of a turn that the program began by itself, for example because a background
+	// command ended. In such a Ready event, Text is the reason.
+	Own   bool `json:"own,omitempty"`
+	Tasks int  `json:"-"`
+	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
+	Prompts []string `json:"-"`
+
+	Conversation string `json:"conversation,omitempty"`
+	Model        string `json:"model,omitempty"`
+	Version      string `json:"version,omitempty"`
+	MCP          []MCP  `json:"mcp,omitempty"`
+
+	Raw json.RawMessage `json:"raw,omitempty"` // a JSON string if the line was not JSON
+}
+
+// Question is a question for a person, with options to choose from.
+type Question struct {
+	Text     string   `json:"text"`
+	Header   string   `json:"header,omitempty"`
+	Multiple bool     `json:"multiple,omitempty"` // more than one option may be chosen
+	Options  []Option `json:"options,omitempty"`
+}
+
+// Option is a possible answer.
+type Option struct {
+	Label       string `json:"label"`
+	Description string `json:"description,omitempty"`
+}
+
+// Answer is a person's answer to an Asked event.
+type Answer struct {
+	Allow bool `json:"allow"` // the tool may run; for Questions: they were answered
+	// Always allows the same in the future, too, if the program can remember it.
+	Always  bool   `json:"always,omitempty"`
+	Message string `json:"message,omitempty"` // reason for a refusal, for the agent
+	// Answers maps the text of a Question to the chosen label or to free text.
+	Answers map[string]string `json:"answers,omitempty"`
+}
+
+// Usage is the usage of one turn.
+type Usage struct {
+	InputTokens      int64   `json:"input_tokens"`
+	OutputTokens     int64   `json:"output_tokens"`
+	CacheReadTokens  int64   `json:"cache_read_tokens"`
+	CacheWriteTokens int64   `json:"cache_write_tokens"`
+	Cost             float64 `json:"cost_usd"` // by the program's own price list
+}
+
+// Add adds v to u.
+func (u *Usage) Add(v Usage) {
+	u.InputTokens += v.InputTokens
+	u.OutputTokens += v.OutputTokens
+	u.CacheReadTokens += v.CacheReadTokens
+	u.CacheWriteTokens += v.CacheWriteTokens
+	u.Cost += v.Cost
+}
+
+// MCP is the state of an MCP server as the agent reports it.
+type MCP struct {
+	Name   string `json:"name"`
+	Status string `json:"status"` // "connected", "pending", "failed", …
+	Error  string `json:"error,omitempty"`
+}
+
+// OneShot is an Agent whose program can answer one prompt and exit.
+type OneShot interface {
+	// Once returns the command: its standard input is the prompt, and the Conversation of Open decodes the lines of
+	// its output. Its output may be a terminal.
+	Once(s Setup) engine.Command
+}
+
+// MCPAsker is a Conversation whose program can report the state of its MCP servers.
+type MCPAsker interface {
+	// AskMCP returns the input that requests the state; the answer is an MCPStatus event.
+	AskMCP() []byte
+}
+
+// MCPConfigurer is an Agent whose program supports MCP servers.
+type MCPConfigurer interface {
+	// MCPConfig returns the content of the file that Setup.MCPConfig names.
+	MCPConfig(servers []mcp.Server) ([]byte, error)
+}
+
+// Guard is an Agent whose program reads settings from files of the repository. These settings must not change the
+// address of its model or the credential for it.
+type Guard interface {
+	// Guarded returns the environment variables that determine address and credential.
+	Guarded() []string
+	// Guard returns the content of the file that Setup.Settings names. Its settings take precedence over the
+	// repository's. env contains Guarded's variables; unset variables are "". Guard returns nil if the program needs
+	// no such file.
+	Guard(env map[string]string) []byte
+	// SettingsFiles returns the paths of files of a repository from which the program reads settings.
+	SettingsFiles() []string
+	// Redirects returns the names of settings in such a file that Harvest's settings override.
+	Redirects(text []byte) []string
+}
+
+// Keeper is an Agent whose program stores its conversations in files.
+type Keeper interface {
+	// Kept returns a shell pattern: while a path matches it, the program can resume the conversation in the variable
+	// CONVERSATION. The variables of Setup.Env are set, too.
+	Kept() string
+}
+
+// DecodeLine parses a line as JSON, and converts it with decode, which returns false for an unrecognized line. parent
+// is the Parent of all events. It implements Conversation.Decode.
+func DecodeLine[T any](line []byte, decode func(*T) (events []Event, parent string, ok bool)) []Event {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
+		return nil
+	}
+	var printed T
+	if err := json.Unmarshal(line, &printed); err != nil {
+		return []Event{OtherLine(line)}
+	}
+	events, parent, ok := decode(&printed)
+	if !ok {
+		return []Event{OtherLine(line)}
+	}
+	for i := range events {
+		events[i].Parent = parent
+	}
+	return events
+}
+
+// OtherLine returns the event for an unrecognized line.
+func OtherLine(line []byte) Event {
+	if json.Valid(line) {
+		return Event{Type: Other, Raw: append(json.RawMessage(nil), line...)}
+	}
+	text, err := json.Marshal(string(line)) // invalid UTF-8 is replaced
+	if err != nil {
+		text = nil
+	}
+	return Event{Type: Other, Raw: text}
+}

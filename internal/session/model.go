@@ -1,0 +1,46 @@
+package session
+
+import (
+	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/session/model"
+	"github.com/RelevanceAI/harvest/internal/session/models"
+)
+
+// models connects sandboxes with models.
+func (m *Manager) models() models.Connector {
+	return models.Connector{Fleet: m.opts.Fleet, Gateway: m.opts.Models, Direct: m.opts.DirectModels}
+}
+
+// openLine opens the line to the model for the agent's process.
+func (r *runner) openLine() {
+	s := r.session()
+	if r.line != nil || !models.Needed(r.m.opts.Agents[s.Agent]) {
+		return
+	}
+	r.line = r.m.models().Open(logf.With(r.m.ctx, "session_id", r.id), r.account, s.SandboxID, model.Grant{
+		ID: r.id, Account: r.account, Secrets: s.Sandbox.Secrets,
+		Spend: func(u model.Usage) {
+			r.mu.Lock()
+			r.spent += u.Cost()
+			r.mu.Unlock()
+		},
+		Left: func() float64 {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.s.Limits.USD <= 0 {
+				return 1
+			}
+			return r.s.Limits.USD - r.s.Usage.Cost - r.spent
+		},
+	})
+}
+
+// overspent returns the reason for a failed turn if the cost limit caused the failure.
+func (r *runner) overspent() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l := r.s.Limits.USD; l > 0 && r.spent > 0 && r.s.Usage.Cost+r.spent >= l {
+		return "the session has reached its cost limit"
+	}
+	return ""
+}

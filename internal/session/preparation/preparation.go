@@ -1,0 +1,236 @@
+// Package preparation makes the sandbox of a session ready: it creates the sandbox, from an image of the repository if
+// there is one, mounts volumes, passes credentials and clones the repositories.
+package preparation
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine/volume"
+	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
+	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/image"
+	"github.com/RelevanceAI/harvest/internal/session/credentials"
+	"github.com/RelevanceAI/harvest/internal/session/models"
+	"github.com/RelevanceAI/harvest/internal/session/records"
+	"github.com/RelevanceAI/harvest/internal/session/shell"
+	"github.com/RelevanceAI/harvest/internal/session/volumes"
+	"github.com/RelevanceAI/harvest/internal/session/workspace"
+)
+
+// Tag is the tag of a sandbox with the ID of its session.
+const Tag = "harvest.session"
+
+// Preparer makes sandboxes of sessions ready.
+type Preparer struct {
+	Fleet       *sandbox.Fleet
+	Images      Repos           // of repositories; nil for none
+	Volumes     volume.Provider // for memories; nil for none
+	Credentials credentials.Source
+	Models      models.Connector
+}
+
+// Session describes the session that gets a sandbox.
+type Session struct {
+	ID, Account string
+	Spare       bool   // it is made ahead for the account
+	Continues   bool   // it continues another session
+	Old         string // its previous sandbox, which the new one replaces; "" for none
+	Image       string // of sandboxes for its agent
+	Title       string
+	Author      workspace.Author // of commits
+	Request     spec.Request
+	Repos       []workspace.Repository
+	Given       workspace.Given // input of a new session
+	Logins      credentials.Request
+}
+
+// Result is the result of a preparation.
+type Result struct {
+	Sandbox string                 // created, even if a later step failed
+	Fresh   bool                   // the sandbox is new, without the files of an earlier one
+	Repos   []workspace.Repository // as prepared
+	Logins  credentials.Logins     // in the sandbox
+	Image   *records.RepoImage     // image of the repository that the sandbox was created from
+	Synced  *records.Synced        // set if the repository is up to date already
+	Err     error
+}
+
+// Request returns the request for a session's sandbox.
+func Request(req spec.Request, image, memory string) spec.Request {
+	if req.Image == "" {
+		req.Image = image
+	}
+	req.Volumes = volumes.Mounted(req.Volumes, memory)
+	req.SnapshotOnEnd, req.Env, req.Progress = true, nil, nil
+	return req
+}
+
+// Prepare prepares sandbox and repositories. report receives each step.
+func (p Preparer) Prepare(ctx context.Context, s Session, report func(records.Stage)) Result {
+	w := &work{Preparer: p, s: s, report: report, Result: Result{Repos: slices.Clone(s.Repos)}}
+	w.Err = w.run(ctx)
+	return w.Result
+}
+
+// work is a preparation that is under way.
+type work struct {
+	Preparer
+	Result
+	s      Session
+	report func(records.Stage)
+}
+
+// box returns the sandbox.
+func (p *work) box() shell.Sandbox {
+	return shell.Sandbox{Fleet: p.Fleet, Account: p.s.Account, ID: p.Sandbox}
+}
+
+// tree returns the repositories in the sandbox.
+func (p *work) tree() workspace.Tree {
+	return workspace.Tree{Sandbox: p.box(), Session: p.s.ID, Title: p.s.Title, Author: p.s.Author}
+}
+
+// run does the steps of a preparation.
+func (p *work) run(ctx context.Context) error {
+	if err := p.stage("sandbox", func() error { return p.createSandbox(ctx) }); err != nil {
+		return err
+	}
+	if err := p.stage("directories", func() error { return p.makeDirs(ctx) }); err != nil {
+		return err
+	}
+	logins, err := p.Credentials.Find(ctx, p.s.Logins)
+	if err != nil {
+		return errors.Stage(err, "credentials")
+	}
+	if len(logins) > 0 {
+		p.Logins = logins
+		if err := p.stage("credentials", func() error {
+			return logins.Put(ctx, p.box())
+		}); err != nil {
+			return err
+		}
+	}
+	for i := range p.Repos {
+		name := "repository"
+		if i > 0 {
+			name += " " + path.Base(p.Repos[i].Dir)
+		}
+		if err := p.stage(name, func() error { return p.clone(ctx, i) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stage runs a step and reports its duration.
+func (p *work) stage(name string, run func() error) error {
+	begin := time.Now()
+	if err := run(); err != nil {
+		return errors.Stage(err, name) // the innermost stage counts
+	}
+	p.report(records.Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
+	return nil
+}
+
+// createSandbox creates the sandbox. A replacement starts from the last files of the previous sandbox.
+func (p *work) createSandbox(ctx context.Context) error {
+	req := p.s.Request
+	req.Tags = maps.Clone(req.Tags)
+	if req.Tags == nil {
+		req.Tags = map[string]string{}
+	}
+	req.Tags[Tag] = p.s.ID
+	req.Withhold = p.Models.Withheld()
+	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
+	// sandbox if it is still ending: after that its files are known.
+	old, err := p.Fleet.List(ctx, p.s.Account, record.Filter{Tags: map[string]string{Tag: p.s.ID}})
+	if err != nil {
+		return err
+	}
+	for _, sb := range old {
+		if err := p.Fleet.Destroy(ctx, p.s.Account, sb.ID); err != nil {
+			return err
+		}
+	}
+	if p.s.Old != "" {
+		req.Name = ""
+		if old, err := p.Fleet.Get(ctx, p.s.Account, p.s.Old); err == nil && old.SnapshotID != "" {
+			req.Image = old.SnapshotID
+		}
+	}
+	if !p.Fleet.Capabilities().Snapshots() {
+		req.SnapshotOnEnd = false
+	}
+	req.Progress = func(progress image.Progress) {
+		if progress.Step == sandbox.StepQueue {
+			p.report(records.Stage{Name: progress.Step, Queued: true})
+		}
+	}
+	p.Fresh = req.Image == p.s.Request.Image
+	made, err := p.createFrom(ctx, req)
+	if err != nil {
+		return err
+	}
+	p.Sandbox = made.ID
+	return nil
+}
+
+// createFrom creates a sandbox, from the repository's image if there is one.
+func (p *work) createFrom(ctx context.Context, req spec.Request) (record.Sandbox, error) {
+	account := p.s.Account
+	if p.s.Spare {
+		account, req.Owner = record.SpareAccount, p.s.Account
+	}
+	if p.Image = p.RepoImage(ctx, p.s, req); p.Image != nil {
+		own := req
+		own.Image = p.Image.Image
+		made, err := p.Fleet.Create(ctx, account, own)
+		if !errors.Is(err, errors.NotFound) {
+			return made, err
+		}
+		p.Image = nil // a newer image has just replaced it
+	}
+	return p.Fleet.Create(ctx, account, req)
+}
+
+// makeDirs creates directories, installs harvest-git, and fills the memory.
+func (p *work) makeDirs(ctx context.Context) error {
+	dirs := []string{path.Dir(p.s.Repos[0].Dir), volumes.StateDir(p.s.ID)}
+	if memory := volumes.Memory(p.s.Repos[0]); memory != "" {
+		if err := volumes.Seed(ctx, p.Volumes, p.box(), p.s.ID, memory); err != nil {
+			return err
+		}
+		dirs = append(dirs, volumes.MemoryMount)
+	}
+	return p.tree().MakeDirs(ctx, dirs...)
+}
+
+// clone clones the i-th repository with all its parts.
+func (p *work) clone(ctx context.Context, i int) error {
+	r, tree := &p.Repos[i], p.tree()
+	c := workspace.Clone{Repository: *r, HTTPS: p.Logins.HTTPS(r.URL)}
+	if i == 0 {
+		c.Given = p.s.Given
+		if p.Image != nil {
+			c.InImage, c.Branch = true, cmp.Or(r.Branch, p.Image.Branch)
+		}
+	}
+	begun, err := tree.Clone(ctx, c)
+	if err != nil {
+		return err
+	}
+	if begun.Fresh && (!p.s.Continues || p.s.Old != "" || r.Base == "") {
+		r.Base, r.Start = begun.Base, begun.Start
+	}
+	if begun.Behind >= 0 {
+		p.Synced = &records.Synced{RepoImage: *p.Image, Behind: begun.Behind, Commit: r.Base}
+	}
+	return tree.FetchParts(ctx, *r)
+}

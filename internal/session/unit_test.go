@@ -1,0 +1,69 @@
+package session
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
+	"github.com/RelevanceAI/harvest/internal/session/pipe"
+	"github.com/RelevanceAI/harvest/internal/session/records"
+)
+
+// recordOnly keeps the newest record of a session.
+type recordOnly struct {
+	records.Store
+	last records.Session
+}
+
+func (s *recordOnly) PutSession(_ context.Context, record records.Session) error {
+	s.last = record
+	return nil
+}
+
+// TestDeliverAgain checks that the part of a delivery that the agent received is not written again, and that the rest
+// is.
+//
+// mission: 7.9
+func TestDeliverAgain(t *testing.T) {
+	const turn, prompt = "msg_1", "go on"
+	whole := string(scripted.Agent{}.Open(agent.Setup{}).Prompt(turn+"..p", prompt))
+	for _, c := range []struct {
+		name     string
+		received int64 // by the process, of all input
+		d        records.Delivery
+		want     string
+	}{
+		{"nothing", 100, records.Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, whole},
+		{"less than was there before", 90, records.Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)},
+			whole},
+		{"a part", 105, records.Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, whole[5:]},
+		{"all", 100 + int64(len(whole)), records.Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, ""},
+		{"by another process", 500, records.Delivery{Message: turn, Process: "old", At: 100, Size: len(whole)}, whole},
+		{"of another turn", 100, records.Delivery{Message: "msg_0", Process: "p", At: 100, Size: len(whole)}, ""},
+		{"of an answer", 103, records.Delivery{Message: turn, Process: "p", At: 100, Size: 7, Text: []byte("answer\n")},
+			"wer\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := &recordOnly{}
+			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()},
+				records.Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []records.Delivery{c.d}})
+			r.agent, r.conv = &pipe.Process{In: pipe.NewInbox(), Received: c.received, Written: c.received,
+				Counted: true}, scripted.Agent{}.Open(agent.Setup{})
+			r.current, r.recheck, r.lost = &records.Message{ID: turn, Prompt: prompt}, true, []records.Delivery{c.d}
+			r.redeliver(t.Context())
+			r.agent.In.Close()
+			if got, err := io.ReadAll(r.agent.In); err != nil || string(got) != c.want {
+				t.Errorf("written: %q, %v, want %q", got, err, c.want)
+			}
+			if c.want == "" {
+				return
+			}
+			now := store.last.Deliveries[0]
+			if now.Process != "p" || now.At+int64(now.Size) != r.agent.Written {
+				t.Errorf("recorded %+v, written %d", now, r.agent.Written)
+			}
+		})
+	}
+}

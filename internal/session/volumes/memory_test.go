@@ -1,0 +1,24 @@
+package volumes
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/session/workspace"
+)
+
+// TestMemoryOfRepository checks which volume of memory is mounted for a repository: the same for each of its addresses.
+func TestMemoryOfRepository(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]workspace.Repository{
+		"harvest-memory-o-n":             {URL: "https://github.com/O/n.git", Dir: "/workspace/n"},
+		"harvest-memory-example.org-o-n": {URL: "git@example.org:o/n", Dir: "/workspace/n"},
+		"harvest-memory-local-project":   {Dir: "/workspace/project"},
+		"":                               {Dir: "/workspace/work"},
+	} {
+		mounts := Mounted(nil, Memory(r))
+		if got := strings.TrimPrefix(mounts[len(mounts)-1].Name, stateVolume); got != want {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
+	}
+}

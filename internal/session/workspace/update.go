@@ -1,0 +1,107 @@
+package workspace
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/session/git"
+	"github.com/RelevanceAI/harvest/internal/session/shell"
+)
+
+// catchUpScript fetches commits that are newer than the image and fast-forwards to them if the work tree is
+// unchanged. It prints how many commits the image is behind, and the starting commit. Its parameters: directory,
+// branch, commit of the image.
+const catchUpScript = `
+cd "$1"
+git fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
+new=$(git rev-parse "refs/remotes/origin/$2") base=$3
+behind=$(git rev-list --count "$base..$new")
+if [ "$new" != "$base" ] && [ "$(git rev-parse HEAD)" = "$base" ] && git diff --quiet HEAD --; then
+	if git merge --quiet --ff-only "$new" >&2 || git reset --quiet --keep "$new" >&2; then
+		base=$new
+		git config harvest.base "$base"
+		git update-ref refs/harvest/reported "$base"
+	fi
+fi
+echo "$behind"
+echo "$base"`
+
+// CatchUp fetches the commits of a branch that are newer than the image of the repository, and fast-forwards to them if
+// the work tree is unchanged. It returns how many commits the image is behind, and the starting commit. The agent may
+// read meanwhile, and its changes are preserved.
+func (t Tree) CatchUp(ctx context.Context, dir, branch, commit string) (behind int, base string, err error) {
+	out, err := t.Output(ctx, catchUpScript, dir, branch, commit)
+	if err == nil {
+		_, err = fmt.Sscan(out, &behind, &base)
+	}
+	return behind, base, err
+}
+
+// startFiles are the files that agents read when they start, as patterns of git. If they have changed, the agent must
+// start again.
+var startFiles = []string{"CLAUDE*.md", "AGENTS.md", ".mcp.json", ".claude/**", "opencode.json*", ".opencode/**"}
+
+// otherFiles is the exit code of refreshScript if startFiles have changed.
+const otherFiles = 9
+
+// refreshScript updates a repository in which no work has begun to its newest commit, or to that of the bundle FROM,
+// and adds the user's uncommitted changes. It prints the starting commit and the agent's starting commit. Its
+// parameters are startFiles, and environment variables.
+const refreshScript = `
+cd "$DIR"
+if [ -n "$FROM" ]; then
+	git fetch --quiet --no-tags --no-recurse-submodules "$FROM" "${BRANCH:+refs/heads/}${BRANCH:-HEAD}"
+	new=FETCH_HEAD
+elif [ -n "$ORIGIN" ]; then
+	git fetch --quiet --no-recurse-submodules --no-auto-maintenance origin
+	new=refs/remotes/origin/${BRANCH:-HEAD}
+else
+	new=HEAD
+fi
+old=$(git rev-parse HEAD)
+base=$(git rev-parse "$new^{commit}")
+[ "$base" = "$old" ] || git reset --quiet --hard "$base"
+start=$base` + applyScript + `
+if [ "$start" != "$old" ]; then
+	git diff --quiet "$old" "$start" -- "$@" || exit 9
+	git update-ref refs/harvest/reported "$start"
+	git config harvest.base "$start"
+fi
+printf %s "$CONFIG" >>.git/config
+echo "$base $start"`
+
+// Refresh brings a repository in which no work has begun to the newest commit of origin, or of the user's own state. It
+// returns the starting commit and the agent's starting commit, or Conflict if the agent would have to start again.
+func (t Tree) Refresh(ctx context.Context, r Repository, origin string, given Given) (base, start string, err error) {
+	from, patch := "", ""
+	if given.Bundle != nil {
+		if err := t.copyGiven(ctx, given); err != nil {
+			return "", "", err
+		}
+		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
+	}
+	var files []string
+	for _, pattern := range startFiles {
+		files = append(files, ":(glob)**/"+pattern)
+	}
+	by := given.Uncommitted.Author
+	out, result, err := t.Run(ctx, shell.Script{Text: refreshScript, Params: files, Env: map[string]string{
+		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": r.Branch, "PATCH": patch, "BY": by.Name,
+		"BYMAIL": by.Email, "CONFIG": configSection([2]string{"title", t.Title}), "GIT_ALLOW_PROTOCOL": protocols,
+	}})
+	switch {
+	case err != nil:
+		return "", "", err
+	case result.ReturnCode == otherFiles:
+		return "", "", errors.Newf(errors.Conflict, "files that the agent reads when it starts have changed")
+	case result.ReturnCode != 0:
+		return "", "", git.Explain("cannot update the repository", result.Stderr+result.Why())
+	}
+	base, start, ok := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if !ok {
+		return "", "", errors.Errorf("the update of the repository printed %q", out)
+	}
+	return base, start, nil
+}
