@@ -318,8 +318,8 @@ func rename(f string, text []byte, renamed []pair) ([]byte, error) {
 			local := old
 			if spec.Name != nil {
 				local = spec.Name.Name
-				if local != old {
-					continue // another name, chosen by the file
+				if local != old || taken(parsed, name) {
+					continue // another name, chosen by the file, or one that it needs
 				}
 				at(spec.Name.Pos(), spec.Path.Pos(), "")
 			}
@@ -341,4 +341,11 @@ func rename(f string, text []byte, renamed []pair) ([]byte, error) {
 		return text, nil
 	}
 	return format.Source(text)
+}
+
+// taken reports whether a file imports a package under an explicit name.
+func taken(f *ast.File, name string) bool {
+	return slices.ContainsFunc(f.Imports, func(spec *ast.ImportSpec) bool {
+		return spec.Name != nil && spec.Name.Name == name
+	})
 }
