@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 )
 
 // canServe returns an error if this program has no server, without a look at the data directory.
 func canServe() error {
-	if !inner.HasServer() {
+	if !programs.HasServer() {
 		return errNoServer()
 	}
 	return nil
@@ -29,7 +29,7 @@ func serverProgram(data string) (string, error) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return "", dataError(err, data)
 	}
-	program, err := inner.Server(programs(data))
+	program, err := programs.Server(programs(data))
 	if err == nil && program == "" {
 		err = errors.Remedy(errors.Newf(errors.Denied, "data directory %s: programs cannot be started from it", data),
 			"use a data directory on a file system that is mounted without noexec")
@@ -61,7 +61,7 @@ func (c commands) handOverInMemory() error {
 	if err := canServe(); err != nil {
 		return err
 	}
-	program, err := inner.ServerInMemory()
+	program, err := programs.ServerInMemory()
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/client/transport/socket"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 	"github.com/RelevanceAI/harvest/internal/app/startup"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/config"
@@ -29,13 +29,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/trace"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/schedule"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 	s3mount "github.com/RelevanceAI/harvest/internal/s3/mount"
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	"github.com/RelevanceAI/harvest/internal/server"
@@ -53,7 +53,7 @@ type App struct {
 	mounts     *s3mount.Manager // nil before openMounts
 	sent       sentLater
 	events     *event.Journal
-	fleet      *sandbox.Fleet
+	fleet      *fleet.Fleet
 	baseImages image.Builder // of the engine
 	schedules  *schedule.Scheduler
 	sessions   *session.Manager
@@ -63,12 +63,12 @@ type App struct {
 	listener   net.Listener // the Unix socket
 	tcp        net.Listener // nil without one
 	audit      *rolling
-	modal      *modalapi.Server // nil without one
-	modalTCP   net.Listener     // of modal
-	modalURL   string           // address of modal for clients
-	url        string           // of tcp, for browsers
-	asked      chan struct{}    // closed when a client requests the shutdown
-	closers    []closer         // in the order of opening
+	modal      *modal.Server // nil without one
+	modalTCP   net.Listener  // of modal
+	modalURL   string        // address of modal for clients
+	url        string        // of tcp, for browsers
+	asked      chan struct{} // closed when a client requests the shutdown
+	closers    []closer      // in the order of opening
 }
 
 type closer struct {
@@ -105,7 +105,7 @@ func (a *App) open(ctx context.Context) error {
 		a.then("the traces", func(ctx context.Context) error { traces(ctx); return nil })
 	}
 	a.then("the lock", func(context.Context) error { return lock.Unlock() })
-	if err := inner.RemoveOtherServers(filepath.Join(a.cfg.Data, "bin")); err != nil {
+	if err := programs.RemoveOtherServers(filepath.Join(a.cfg.Data, "bin")); err != nil {
 		return err
 	}
 	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, databaseName))
@@ -135,7 +135,7 @@ func (a *App) open(ctx context.Context) error {
 		return err
 	}
 	a.baseImages = eng.Images()
-	if a.fleet, err = sandbox.Open(ctx, opts); err != nil {
+	if a.fleet, err = fleet.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "recover")
 	}
 	a.then("the sandboxes", a.fleet.Close)
@@ -352,7 +352,7 @@ func (a *App) sandboxes() int {
 	return n
 }
 
-func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) sandbox.Options {
+func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) fleet.Options {
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // the default then depends on the machine
 	}
@@ -363,7 +363,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) sa
 			cfg.Boots = -1 // sandboxes boot at Modal
 		}
 	}
-	return sandbox.Options{
+	return fleet.Options{
 		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
 		Defaults: engine.Limits(cfg.Limits),
 		Quotas:   reserve.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},

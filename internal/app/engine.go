@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/places"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/helpers"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/build"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile"
@@ -62,8 +62,8 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 
 // gvisorPrograms unpacks the programs for sandboxes into the data directory. Without them, this program must contain
 // gVisor.
-func gvisorPrograms(data string) (inner.Programs, error) {
-	programs, err := inner.Unpack(filepath.Join(data, "bin"))
+func gvisorPrograms(data string) (programs.Programs, error) {
+	programs, err := programs.Unpack(filepath.Join(data, "bin"))
 	if err == nil && programs.Sentry == "" && !helpers.Linked {
 		err = noPrograms(data)
 	}
@@ -72,7 +72,7 @@ func gvisorPrograms(data string) (inner.Programs, error) {
 
 // openModalEngine opens the engine that runs sandboxes at Modal.
 func openModalEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
-	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	programs, err := programs.Unpack(filepath.Join(cfg.Data, "bin"))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ type withVolumes struct {
 }
 
 // connect makes images build in sandboxes of the fleet until the returned function is called.
-func (e *withVolumes) connect(fleet *sandbox.Fleet) func(context.Context) error {
+func (e *withVolumes) connect(fleet *fleet.Fleet) func(context.Context) error {
 	e.builds.Connect(e.images, build.New(fleet, e.volumes))
 	return e.builds.Close
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
 
@@ -66,7 +66,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	if endpoint == config.Embedded { // not used with a secret
 		endpoint = ""
 	}
-	a.modal, err = modalapi.New(ctx, modalapi.Options{
+	a.modal, err = modal.New(ctx, modal.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
 		Dicts: db.Dicts(), Records: db.Records(),
 		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint,
@@ -81,7 +81,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 }
 
 // auditModal writes the audit line of a call of Modal's protocol, with the equivalent HTTP status.
-func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
+func (a *App) auditModal(ctx context.Context, call modal.Call) {
 	status, known := statusOf[call.Code]
 	if !known {
 		status = http.StatusInternalServerError

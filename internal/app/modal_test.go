@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 )
 
 func TestModalCallsAreInTheAuditLog(t *testing.T) {
@@ -20,17 +20,17 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	if a.audit, err = openAudit(dir); err != nil {
 		t.Fatal(err)
 	}
-	a.auditModal(t.Context(), modalapi.Call{Account: "acme", KeyID: "key_1", Address: "10.0.0.1:99",
+	a.auditModal(t.Context(), modal.Call{Account: "acme", KeyID: "key_1", Address: "10.0.0.1:99",
 		Method: "/s/QueueGet", Code: codes.PermissionDenied})
-	a.auditModal(t.Context(), modalapi.Call{Method: "/s/X", Code: codes.DataLoss})
+	a.auditModal(t.Context(), modal.Call{Method: "/s/X", Code: codes.DataLoss})
 	const known = "CANARY-known-secret-of-calls"
 	release := logf.Redact(known)
-	a.auditModal(t.Context(), modalapi.Call{Method: "connect/" + known + "/hv_" + strings.Repeat("a2", 26)})
+	a.auditModal(t.Context(), modal.Call{Method: "connect/" + known + "/hv_" + strings.Repeat("a2", 26)})
 	release()
 	if err := a.audit.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.auditModal(t.Context(), modalapi.Call{Method: "/s/Lost"}) // only the log has it
+	a.auditModal(t.Context(), modal.Call{Method: "/s/Lost"}) // only the log has it
 	text, err := os.ReadFile(filepath.Join(dir, auditName))
 	if err != nil {
 		t.Fatal(err)

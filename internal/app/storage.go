@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/client/transport/socket"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/event"
@@ -19,10 +19,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/transfer"
 	"github.com/RelevanceAI/harvest/internal/s3"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	s3sync "github.com/RelevanceAI/harvest/internal/s3/volsync"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
@@ -72,8 +72,8 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 // sentLater reports late uploads of ended sandboxes to the fleet. Reports wait until there is a fleet.
 type sentLater struct {
 	mu      sync.Mutex
-	fleet   *sandbox.Fleet // guarded by mu; nil at first
-	waiting [][2]string    // guarded by mu; accounts and sandboxes
+	fleet   *fleet.Fleet // guarded by mu; nil at first
+	waiting [][2]string  // guarded by mu; accounts and sandboxes
 }
 
 func (s *sentLater) note(ctx context.Context, owner, id string) {
@@ -93,7 +93,7 @@ func (s *sentLater) note(ctx context.Context, owner, id string) {
 }
 
 // to sets the fleet and delivers the waiting reports.
-func (s *sentLater) to(ctx context.Context, fleet *sandbox.Fleet) {
+func (s *sentLater) to(ctx context.Context, fleet *fleet.Fleet) {
 	s.mu.Lock()
 	s.fleet = fleet
 	waiting := s.waiting
@@ -105,15 +105,15 @@ func (s *sentLater) to(ctx context.Context, fleet *sandbox.Fleet) {
 }
 
 // startS3 starts the embedded S3.
-func startS3(ctx context.Context, data string) (*s3server.Server, error) {
-	program, err := inner.S3(filepath.Join(data, "bin"))
+func startS3(ctx context.Context, data string) (*embedded.Server, error) {
+	program, err := programs.S3(filepath.Join(data, "bin"))
 	if err != nil {
 		return nil, err
 	}
 	if program == "" && !servesS3 {
 		return nil, noPrograms(data)
 	}
-	return s3server.Start(ctx, s3server.Options{Dir: embeddedS3(data), Executable: program})
+	return embedded.Start(ctx, embedded.Options{Dir: embeddedS3(data), Executable: program})
 }
 
 // noPrograms is the error if a program that package inner should have put into the data directory is missing.
@@ -129,7 +129,7 @@ func embeddedS3(data string) string { return filepath.Join(data, "s3server") }
 const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
-func ownPlace(c config.S3, own *s3server.Server) storage.Server {
+func ownPlace(c config.S3, own *embedded.Server) storage.Server {
 	p := storage.Server{Place: places.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region,
 		PathStyle: c.PathStyle, CAFile: c.CAFile,
 		Proxy: c.Proxy, Account: personal}
@@ -149,18 +149,18 @@ func ownPlace(c config.S3, own *s3server.Server) storage.Server {
 func ownS3(ctx context.Context, data string) finding {
 	dir := embeddedS3(data)
 	f := finding{Name: "embedded S3", OK: true, Detail: dir}
-	if err := noPrograms(data); !servesS3 && !inner.Executable(existing(data)) {
+	if err := noPrograms(data); !servesS3 && !programs.Executable(existing(data)) {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
 		return f
 	}
 	if at := existing(dir); unix.Access(data, unix.W_OK) != nil {
 		f.Detail += "; created when the server starts"
 		return f
-	} else if err := s3server.Check(at); err != nil {
+	} else if err := embedded.Check(at); err != nil {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
 		return f
 	}
-	conn, err := socket.Dial(ctx, dir, s3server.Socket)
+	conn, err := socket.Dial(ctx, dir, embedded.Socket)
 	if err != nil {
 		f.Detail += "; runs while the server runs"
 		return f

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -52,7 +52,7 @@ func TestBootsAreBounded(t *testing.T) {
 				defer mu.Unlock()
 				order = append(order, fmt.Sprintf("%s after %s", name, time.Since(begin)))
 				waited := slices.ContainsFunc(sb.Stages,
-					func(s record.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
+					func(s record.Stage) bool { return s.Name == fleet.StepQueue && s.MS >= 1000 })
 				if events := w.seen(sb.ID); waited != (i >= 2) || waited != strings.Contains(events, "queued") {
 					t.Errorf("%s: stages %v, events %s", name, sb.Stages, events)
 				}
@@ -76,14 +76,14 @@ func TestBootsAreBounded(t *testing.T) {
 // server. It leaves nothing behind.
 func TestQueuedBootsEnd(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, f *sandbox.Fleet, id string, cancel context.CancelFunc){
-		"request": func(_ *testing.T, _ *sandbox.Fleet, _ string, cancel context.CancelFunc) { cancel() },
-		"removal": func(t *testing.T, f *sandbox.Fleet, id string, _ context.CancelFunc) {
+	for name, end := range map[string]func(t *testing.T, f *fleet.Fleet, id string, cancel context.CancelFunc){
+		"request": func(_ *testing.T, _ *fleet.Fleet, _ string, cancel context.CancelFunc) { cancel() },
+		"removal": func(t *testing.T, f *fleet.Fleet, id string, _ context.CancelFunc) {
 			if err := f.Destroy(t.Context(), account, id); err != nil {
 				t.Error(err)
 			}
 		},
-		"server": func(t *testing.T, f *sandbox.Fleet, _ string, _ context.CancelFunc) {
+		"server": func(t *testing.T, f *fleet.Fleet, _ string, _ context.CancelFunc) {
 			if err := f.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -109,11 +109,11 @@ func TestQueuedBootsEnd(t *testing.T) {
 				synctest.Wait()
 				id := get(t, f, "waits").ID
 				end(t, f, id, cancel)
-				if err := <-failed; errors.StageOf(err) != sandbox.StepQueue {
+				if err := <-failed; errors.StageOf(err) != fleet.StepQueue {
 					t.Errorf("stage %q: %v", errors.StageOf(err), err)
 				}
 				synctest.Wait()
-				if sb := get(t, f, id); sb.Status != record.Failed || sb.FailedStage != sandbox.StepQueue ||
+				if sb := get(t, f, id); sb.Status != record.Failed || sb.FailedStage != fleet.StepQueue ||
 					w.uses["acme~v"] != 0 {
 					t.Errorf("%s in %s, in use %v", sb.Status, sb.FailedStage, w.uses)
 				}

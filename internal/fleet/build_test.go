@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"bytes"

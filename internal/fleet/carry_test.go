@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -33,9 +33,9 @@ func TestCarriedOver(t *testing.T) {
 			Name: "n", Tags: map[string]string{"a": "b"}, TimeoutSeconds: (3 * day).Seconds(),
 			Volumes: []spec.Mount{{Name: "v", Path: "/v"}},
 		})
-		done := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}})
-		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 2 * day})
-		run := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: 2 * day, Detach: true})
+		done := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"echo", "x"}})
+		polite := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"polite"}, Timeout: 2 * day})
+		run := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: 2 * day, Detach: true})
 		time.Sleep(day - time.Hour - time.Second)
 		synctest.Wait()
 		if got := get(t, f, "n"); got.Handle.Ref != "ref1" || w.seen(sb.ID) != "starting ready" {
@@ -65,7 +65,7 @@ func TestCarriedOver(t *testing.T) {
 				t.Errorf("a command that ran: %+v", r)
 			}
 		}
-		wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "again"}}))
+		wait(t, start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"echo", "again"}}))
 		time.Sleep(2*day + time.Hour) // twice more, and the lifetime is over
 		synctest.Wait()
 		time.Sleep(time.Minute)
@@ -91,7 +91,7 @@ func TestCarryingOverFails(t *testing.T) {
 		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref1" {
 			t.Fatalf("after a failure: %+v", got)
 		}
-		wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}}))
+		wait(t, start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"echo", "x"}}))
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
 		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref2" {
@@ -115,13 +115,13 @@ func TestWhoeverWantsASandboxThatIsCarriedOverWaits(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"echo"}}); !errors.Is(err,
+		if _, err := f.Exec(ctx, account, sb.ID, fleet.ExecRequest{Args: []string{"echo"}}); !errors.Is(err,
 			errors.Timeout) {
 			t.Errorf("who waits no longer: %v", err)
 		}
 		started := make(chan error, 1)
 		go func() {
-			x, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}})
+			x, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"echo", "x"}})
 			if err == nil {
 				_, err = x.Wait(t.Context())
 			}

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/checkpoint"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -54,7 +54,7 @@ func (w *world) there(t *testing.T) []string {
 }
 
 // reopen ends a server and starts the next one.
-func (w *world) reopen(t *testing.T, f *sandbox.Fleet) *sandbox.Fleet {
+func (w *world) reopen(t *testing.T, f *fleet.Fleet) *fleet.Fleet {
 	t.Helper()
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -62,9 +62,9 @@ func (w *world) reopen(t *testing.T, f *sandbox.Fleet) *sandbox.Fleet {
 	return w.open(t)
 }
 
-var week = sandbox.CheckpointOptions{Keep: 7 * 24 * time.Hour, Note: []byte("a note")}
+var week = fleet.CheckpointOptions{Keep: 7 * 24 * time.Hour, Note: []byte("a note")}
 
-func kept(t *testing.T, f *sandbox.Fleet, ref string, opts sandbox.CheckpointOptions) checkpoint.Checkpoint {
+func kept(t *testing.T, f *fleet.Fleet, ref string, opts fleet.CheckpointOptions) checkpoint.Checkpoint {
 	t.Helper()
 	c, err := f.Checkpoint(t.Context(), account, ref, opts)
 	if err != nil {
@@ -88,7 +88,7 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		Env: map[string]string{"A": "of-the-environment"}, Workdir: "/work", User: "1000", CPU: 2,
 		Memory: 1 << 30, Network: network, Ports: []int{80}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 600,
 	})
-	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true,
+	x := start(t, f, first.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true,
 		Background: true})
 	made := kept(t, f, first.ID, week)
 	if made.Sandbox.ID != first.ID || made.Size != 1000 || made.Life != 2*time.Hour ||
@@ -127,7 +127,7 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		len(f.Checkpoints().List(account)) != 1 {
 		t.Fatalf("the next server has %+v, %v", found, err)
 	}
-	second, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"})
+	second, err := f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{Name: "second"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +148,13 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		spec.Image != "" || len(spec.Env) > 0 || spec.Network.Mode != engine.NetworkNone {
 		t.Errorf("the engine was asked for %+v", spec)
 	}
-	if _, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"}); !errors.Is(err,
+	if _, err := f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{Name: "second"}); !errors.Is(err,
 		errors.Conflict) {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	w.opts.Quotas.Sandboxes = 1
 	f = w.reopen(t, f)
-	_, err = f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{})
+	_, err = f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{})
 	wantError(t, err, errors.Exhausted, "1 sandbox at once")
 	if len(w.there(t)) != 1 {
 		t.Errorf("there are %v", w.there(t))
@@ -168,7 +168,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	w := newMemoryWorld(t)
 	f := w.open(t)
 	first := create(t, f, spec.Request{})
-	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
+	x := start(t, f, first.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 	made := kept(t, f, first.ID, week)
 	w.hooks["processes"] = func() { // it continues in the restored sandbox
 		w.stub.mu.Lock()
@@ -180,7 +180,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 			}
 		}
 	}
-	second, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{})
+	second, err := f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,10 +210,10 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	wantError(t, err, errors.NotFound)
 	_, err = f.Checkpoints().Find(other, made.ID)
 	wantError(t, err, errors.NotFound, "make another checkpoint")
-	_, err = f.Restore(t.Context(), other, made.ID, sandbox.RestoreRequest{})
+	_, err = f.Restore(t.Context(), other, made.ID, fleet.RestoreRequest{})
 	wantError(t, err, errors.NotFound)
 	for _, id := range []string{"", ".", "..", "chk_none", "../" + made.ID, strings.ToUpper(made.ID)} {
-		_, err := f.Restore(t.Context(), account, id, sandbox.RestoreRequest{})
+		_, err := f.Restore(t.Context(), account, id, fleet.RestoreRequest{})
 		wantError(t, err, errors.NotFound)
 	}
 	if list := f.Checkpoints().List(other); len(list) != 0 {
@@ -222,9 +222,9 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	// With an engine that does not support it, the error "not found" still comes first.
 	w.caps.Memory = false
 	f = w.reopen(t, f)
-	_, err = f.Restore(t.Context(), other, made.ID, sandbox.RestoreRequest{})
+	_, err = f.Restore(t.Context(), other, made.ID, fleet.RestoreRequest{})
 	wantError(t, err, errors.NotFound)
-	_, err = f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{})
+	_, err = f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{})
 	wantError(t, err, errors.Unsupported, "snapshot of the files")
 	_, err = f.Checkpoint(t.Context(), account, sb.ID, week)
 	wantError(t, err, errors.Unsupported, "snapshot of the files")
@@ -283,7 +283,7 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	if _, err := f.Checkpoints().Find(account, damaged.ID); !errors.Is(err, errors.NotFound) {
 		t.Errorf("a damaged one: %v", err)
 	}
-	if _, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{}); err != nil {
+	if _, err := f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -301,7 +301,7 @@ func TestCheckpointsExpire(t *testing.T) {
 	later := w.later()
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
-	short, long := kept(t, f, sb.ID, sandbox.CheckpointOptions{Keep: time.Hour}), kept(t, f, sb.ID, week)
+	short, long := kept(t, f, sb.ID, fleet.CheckpointOptions{Keep: time.Hour}), kept(t, f, sb.ID, week)
 	later.Store(int64(time.Hour))
 	f = w.reopen(t, f)
 	if _, err := f.Checkpoints().Find(account, short.ID); !errors.Is(err, errors.NotFound) {
@@ -343,7 +343,7 @@ func TestCheckpointsKeepSecretsHidden(t *testing.T) {
 	hidden("with a checkpoint", true)
 	f = w.reopen(t, f)
 	hidden("after a restart", true)
-	again, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{})
+	again, err := f.Restore(t.Context(), account, made.ID, fleet.RestoreRequest{})
 	if err != nil || !slices.Equal(again.Secrets, []string{"s"}) {
 		t.Fatalf("%+v, %v", again, err)
 	}

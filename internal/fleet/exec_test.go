@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -24,12 +24,12 @@ func TestTimeLimit(t *testing.T) {
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		for _, c := range []struct {
-			req   sandbox.ExecRequest
+			req   fleet.ExecRequest
 			limit time.Duration
 		}{
-			{sandbox.ExecRequest{Args: []string{"run"}, Timeout: 2 * time.Second}, 2 * time.Second},
-			{sandbox.ExecRequest{Args: []string{"run"}, Timeout: 2 * time.Second, Detach: true}, 2 * time.Second},
-			{sandbox.ExecRequest{Args: []string{"run"}}, 30 * time.Minute},
+			{fleet.ExecRequest{Args: []string{"run"}, Timeout: 2 * time.Second}, 2 * time.Second},
+			{fleet.ExecRequest{Args: []string{"run"}, Timeout: 2 * time.Second, Detach: true}, 2 * time.Second},
+			{fleet.ExecRequest{Args: []string{"run"}}, 30 * time.Minute},
 		} {
 			r := wait(t, start(t, f, sb.ID, c.req))
 			if !r.TimedOut || r.ReturnCode != 124 || r.Duration != c.limit.Seconds() ||
@@ -39,7 +39,7 @@ func TestTimeLimit(t *testing.T) {
 		}
 		// A command that cannot be killed is given up, and does not hang.
 		w.fail("kill", errors.Newf(errors.Unavailable, "no"))
-		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
 		if r := wait(t, x); !r.TimedOut || r.ReturnCode != 124 || r.Duration != 11 ||
 			!strings.Contains(r.Reason, "could not be ended") {
 			t.Errorf("a command that cannot be killed: %+v", r)
@@ -54,11 +54,11 @@ func TestCancel(t *testing.T) {
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		ctx, cancel := context.WithCancel(t.Context())
-		foreground, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		foreground, err := f.Exec(ctx, account, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		detached, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+		detached, err := f.Exec(ctx, account, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Detach: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestExecutionControl(t *testing.T) {
 	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
-	x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}})
+	x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}})
 	if x.SandboxID() != sb.ID || x.ID() == "" {
 		t.Errorf("it is command %q of sandbox %q", x.ID(), x.SandboxID())
 	}
@@ -126,16 +126,16 @@ func TestOutputGoesToTheCallerOrIntoTheResult(t *testing.T) {
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
 	echo := []string{"echo", "hello"}
-	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo})); r.Stdout != "hello\n" || r.ReturnCode != 0 ||
+	if r := wait(t, start(t, f, sb.ID, fleet.ExecRequest{Args: echo})); r.Stdout != "hello\n" || r.ReturnCode != 0 ||
 		r.SandboxID != sb.ID {
 		t.Errorf("captured: %+v", r)
 	}
 	var out bytes.Buffer
-	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo, Stdout: &out,
+	if r := wait(t, start(t, f, sb.ID, fleet.ExecRequest{Args: echo, Stdout: &out,
 		Stderr: io.Discard})); r.Stdout != "" || out.String() != "hello\n" {
 		t.Errorf("streamed: %+v, the caller got %q", r, out.String())
 	}
-	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo, Detach: true})); r.Stdout != "" {
+	if r := wait(t, start(t, f, sb.ID, fleet.ExecRequest{Args: echo, Detach: true})); r.Stdout != "" {
 		t.Errorf("detached: %+v", r)
 	}
 }
@@ -147,17 +147,17 @@ func TestExecRefuses(t *testing.T) {
 	sb := create(t, f, spec.Request{})
 	run := []string{"run"}
 	for name, c := range map[string]struct {
-		req   sandbox.ExecRequest
+		req   fleet.ExecRequest
 		words []string
 	}{
-		"nothing":            {sandbox.ExecRequest{}, []string{"the command is empty"}},
-		"NUL in an argument": {sandbox.ExecRequest{Args: []string{"run", "a\x00b"}}, []string{"NUL"}},
-		"bad env": {sandbox.ExecRequest{Args: run, Env: map[string]string{"A=B": ""}},
+		"nothing":            {fleet.ExecRequest{}, []string{"the command is empty"}},
+		"NUL in an argument": {fleet.ExecRequest{Args: []string{"run", "a\x00b"}}, []string{"NUL"}},
+		"bad env": {fleet.ExecRequest{Args: run, Env: map[string]string{"A=B": ""}},
 			[]string{`"A=B"`, "'='"}},
-		"relative workdir": {sandbox.ExecRequest{Args: run, Workdir: "x"}, []string{`"x"`, "absolute"}},
-		"several": {sandbox.ExecRequest{Args: run, Workdir: "x", User: "a b", Timeout: -1},
+		"relative workdir": {fleet.ExecRequest{Args: run, Workdir: "x"}, []string{`"x"`, "absolute"}},
+		"several": {fleet.ExecRequest{Args: run, Workdir: "x", User: "a b", Timeout: -1},
 			[]string{"3 things", `"x"`, `"a b"`, "timeout_seconds"}},
-		"a time limit of more than a week": {sandbox.ExecRequest{Args: run, Timeout: 7*24*time.Hour + 1},
+		"a time limit of more than a week": {fleet.ExecRequest{Args: run, Timeout: 7*24*time.Hour + 1},
 			[]string{"timeout_seconds", "604800"}},
 	} {
 		_, err := f.Exec(t.Context(), account, sb.ID, c.req)
@@ -166,7 +166,7 @@ func TestExecRefuses(t *testing.T) {
 		}
 		wantError(t, err, errors.Invalid, append(c.words, "| validate")...)
 	}
-	x, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"exit"},
+	x, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"exit"},
 		Timeout: 7 * 24 * time.Hour})
 	if err != nil {
 		t.Fatalf("a time limit of a week: %v", err)
@@ -175,7 +175,7 @@ func TestExecRefuses(t *testing.T) {
 		t.Errorf("result: %+v", r)
 	}
 	w.fail("start", errors.Newf(errors.Invalid, "there is no program \"run\""))
-	_, err = f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: run})
+	_, err = f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: run})
 	wantError(t, err, errors.Invalid, "no program", "| exec")
 	if got := f.Stats().Commands; got != 0 {
 		t.Errorf("%d commands run, want none", got)
@@ -201,7 +201,7 @@ func TestWhatTheEngineLacks(t *testing.T) {
 	if want := (engine.Limits{CPU: 1}); sb.Limits != want {
 		t.Errorf("limits in force %+v, want only what the engine holds, %+v", sb.Limits, want)
 	}
-	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u",
+	_, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"run"}, User: "u",
 		Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Unsupported, "2 things", "does not support users", "does not support terminals")
 	_, err = f.Create(t.Context(), account, spec.Request{
@@ -217,7 +217,7 @@ func TestEngineThatCannotFindCommandsAgain(t *testing.T) {
 	w := newWorld(t)
 	opts := w.opts
 	opts.Engine, opts.Store = plainEngine{w.stub}, w.store
-	f, err := sandbox.Open(t.Context(), opts)
+	f, err := fleet.Open(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestEngineThatCannotFindCommandsAgain(t *testing.T) {
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if f, err = sandbox.Open(t.Context(), opts); err != nil {
+	if f, err = fleet.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(t, f, sb.ID).Status; got != record.Running {

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"archive/tar"
@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/python"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -29,7 +29,7 @@ type house struct {
 	db    *store.DB
 	dir   string
 	grace time.Duration // that commands have when the sandbox ends
-	fleet *sandbox.Fleet
+	fleet *fleet.Fleet
 }
 
 // capable makes the fake claim to enforce limits, which Fleet does not check.
@@ -77,9 +77,9 @@ func (h *house) start(t *testing.T) {
 	if h.db, err = store.Open(t.Context(), filepath.Join(h.dir, "db")); err != nil {
 		t.Fatal(err)
 	}
-	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(),
+	opts := fleet.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(),
 		Timeouts: spec.Timeouts{Grace: h.grace}, Capture: 1 << 20}
-	if h.fleet, err = sandbox.Open(t.Context(), opts); err != nil {
+	if h.fleet, err = fleet.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -292,7 +292,7 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 	sb := create(t, h.fleet, spec.Request{})
 	for _, padding := range []string{"", "#" + strings.Repeat("x", 1<<20) + "\n"} {
 		code := padding + "import sys\nprint(sys.argv[1:], sys.stdin.read())"
-		x, err := python.Exec(t.Context(), h.fleet, account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"},
+		x, err := python.Exec(t.Context(), h.fleet, account, sb.ID, code, fleet.ExecRequest{Args: []string{"a", "b"},
 			Stdin: strings.NewReader("input")})
 		if err != nil {
 			t.Fatal(err)
@@ -301,10 +301,10 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 			t.Errorf("with %d bytes: %+v", len(code), r)
 		}
 	}
-	_, err := python.Exec(t.Context(), h.fleet, account, sb.ID, "", sandbox.ExecRequest{})
+	_, err := python.Exec(t.Context(), h.fleet, account, sb.ID, "", fleet.ExecRequest{})
 	wantError(t, err, errors.Invalid, "no code")
 	_, err = python.Exec(t.Context(), h.fleet, account, sb.ID, strings.Repeat("#", 100_000),
-		sandbox.ExecRequest{Terminal: &engine.Size{Rows: 1, Cols: 1}})
+		fleet.ExecRequest{Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Invalid, "on a terminal", "as a file")
 }
 
@@ -373,7 +373,7 @@ func TestHundredAtOnce(t *testing.T) {
 				t.Errorf("create: %v", err)
 				return
 			}
-			x, err := h.fleet.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"echo", sb.ID}})
+			x, err := h.fleet.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"echo", sb.ID}})
 			if err != nil {
 				t.Errorf("exec: %v", err)
 				return
@@ -400,7 +400,7 @@ func TestCommandsAndTheirOutputSurviveARestart(t *testing.T) {
 	sb := create(t, h.fleet, spec.Request{Name: "n"})
 	gate := filepath.Join(t.TempDir(), "gate")
 	script := `echo before; while [ ! -e "$0" ]; do sleep 0.01; done; echo after; exit 5`
-	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", script, gate}, Detach: true})
+	x := start(t, h.fleet, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c", script, gate}, Detach: true})
 	h.stop(t)
 	h.start(t)
 	if got := get(t, h.fleet, "n"); got.ID != sb.ID || got.Status != record.Running {
@@ -427,9 +427,9 @@ func TestDestroyDuringExec(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, func(h *house) { h.grace = 5 * time.Second }) // the polite one has to end within it
 	sb := create(t, h.fleet, spec.Request{})
-	deaf := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+	deaf := start(t, h.fleet, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c",
 		"trap '' TERM; while :; do sleep 1; done"}})
-	polite := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sleep", "1000"}})
+	polite := start(t, h.fleet, sb.ID, fleet.ExecRequest{Args: []string{"sleep", "1000"}})
 	if err := h.fleet.Destroy(t.Context(), account, sb.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +446,7 @@ func TestTerminalCommand(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	sb := create(t, h.fleet, spec.Request{})
-	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "stty size; tty >/dev/null && exit 7"},
+	x := start(t, h.fleet, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c", "stty size; tty >/dev/null && exit 7"},
 		Terminal: &engine.Size{Rows: 24, Cols: 80}, Stdin: blocked{t.Context()}})
 	if r := wait(t, x); r.ReturnCode != 7 || r.Stdout != "24 80\r\n" {
 		t.Errorf("result: %+v", r)

@@ -1,8 +1,8 @@
-// Package sandbox runs sandboxes on an engine. It implements all policy, such as quotas, time limits, recovery and the
+// Package fleet runs sandboxes on an engine. It implements all policy, such as quotas, time limits, recovery and the
 // states of sandboxes. Fleet is the entry point.
 //
 // A Fleet writes a record before it acts, so that the next server knows the state of every operation.
-package sandbox
+package fleet
 
 import (
 	"cmp"

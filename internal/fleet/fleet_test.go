@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -285,7 +285,7 @@ func TestReferences(t *testing.T) {
 
 	for _, ref := range []string{one.ID, "one", two.ID} {
 		_, get := f.Get(t.Context(), "other", ref)
-		_, exec := f.Exec(t.Context(), "other", ref, sandbox.ExecRequest{Args: []string{"run"}})
+		_, exec := f.Exec(t.Context(), "other", ref, fleet.ExecRequest{Args: []string{"run"}})
 		_, list := f.Processes(t.Context(), "other", ref)
 		_, attach := f.Attach(t.Context(), "other", ref, "p1", engine.Stdio{})
 		_, extend := f.Extend(t.Context(), "other", ref, time.Hour, 0)
@@ -488,9 +488,9 @@ func TestCost(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	_, err := sandbox.Open(t.Context(), sandbox.Options{Store: w.store})
+	_, err := fleet.Open(t.Context(), fleet.Options{Store: w.store})
 	wantError(t, err, errors.Internal)
-	_, err = sandbox.Open(t.Context(), sandbox.Options{
+	_, err = fleet.Open(t.Context(), fleet.Options{
 		Engine: w.stub, Store: w.store, Machine: spec.Machine{CPU: 2, Memory: 1 << 30},
 		Defaults: engine.Limits{CPU: 4, Memory: 2 << 30, Disk: -1},
 		Quotas:   reserve.Quotas{CPU: -1}, Prices: reserve.Prices{GiBSecond: -1}, Warm: -1,
@@ -499,7 +499,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	wantError(t, err, errors.Invalid, "9 things are wrong", "default number of cores", "default memory", "disk",
 		"quotas", "prices", "default lifetime", "idle", "commands", "warm pool")
 
-	f, err := sandbox.Open(t.Context(), sandbox.Options{Engine: w.stub, Store: w.store}) // on the machine that this is
+	f, err := fleet.Open(t.Context(), fleet.Options{Engine: w.stub, Store: w.store}) // on the machine that this is
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +512,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	_, err = f.Create(t.Context(), account, spec.Request{})
 	wantError(t, err, errors.Unavailable, "shutting down")
-	_, err = f.Exec(t.Context(), account, "sbx_1", sandbox.ExecRequest{})
+	_, err = f.Exec(t.Context(), account, "sbx_1", fleet.ExecRequest{})
 	wantError(t, err, errors.Unavailable, "shutting down")
 	_, err = f.Attach(t.Context(), account, "sbx_1", "p1", engine.Stdio{})
 	wantError(t, err, errors.Unavailable, "shutting down")

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
 // wantEnd checks how a sandbox ended, and that it left nothing.
-func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status record.Status, reason,
+func (w *world) wantEnd(t *testing.T, f *fleet.Fleet, id string, status record.Status, reason,
 	events string) record.Sandbox {
 	t.Helper()
 	sb := get(t, f, id)
@@ -43,7 +43,7 @@ func TestLifetime(t *testing.T) {
 		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: 3600})
-		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 5 * time.Hour})
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"polite"}, Timeout: 5 * time.Hour})
 		time.Sleep(time.Hour - time.Second)
 		if _, err := f.Extend(t.Context(), account, sb.ID, time.Hour, 0); err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func TestIdleLimit(t *testing.T) {
 		}
 		time.Sleep(59 * time.Second)
 		alive("after a copy")
-		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		time.Sleep(10 * time.Minute)
 		alive("during a command")
 		if err := x.Kill(t.Context()); err != nil {
@@ -151,7 +151,7 @@ func TestIdleLimit(t *testing.T) {
 		}
 		time.Sleep(119 * time.Second)
 		alive("with a longer limit")
-		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+		x = start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Detach: true})
 		time.Sleep(10 * time.Minute)
 		alive("during a detached command")
 		if err := x.Kill(t.Context()); err != nil {
@@ -173,7 +173,7 @@ func TestIdleLimit(t *testing.T) {
 			t.Errorf("hold no sandbox: %v", err)
 		}
 		alive("after it was held")
-		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80},
+		x = start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80},
 			Detach: true})
 		time.Sleep(10 * time.Minute)
 		alive("while a terminal is open")
@@ -183,7 +183,7 @@ func TestIdleLimit(t *testing.T) {
 		wait(t, x)
 		time.Sleep(119 * time.Second)
 		alive("after a terminal")
-		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true, Background: true})
+		start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Detach: true, Background: true})
 		time.Sleep(119 * time.Second)
 		alive("after a background command started")
 		time.Sleep(time.Second)
@@ -222,10 +222,10 @@ func TestDestroy(t *testing.T) {
 		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}})
-		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}})
-		shell := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"},
+		polite := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"polite"}})
+		shell := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"polite"},
 			Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
-		deaf := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		deaf := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		b := w.box(t, sb.ID)
 		procs := []*proc{b.proc(t, polite.ID()), b.proc(t, shell.ID()), b.proc(t, deaf.ID())}
 		before := time.Now()
@@ -253,7 +253,7 @@ func TestDestroy(t *testing.T) {
 				t.Errorf("destroy again: %v", err)
 			}
 		}
-		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		_, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		wantError(t, err, errors.Gone, "terminated", "on request")
 	})
 }
@@ -278,7 +278,7 @@ func TestDestroysJoin(t *testing.T) {
 		if got := get(t, f, sb.ID).Status; got != record.Stopping {
 			t.Errorf("meanwhile it is %s", got)
 		}
-		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		_, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		wantError(t, err, errors.Conflict, "stopping")
 		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
 		wantError(t, err, errors.Conflict, "stopping")
@@ -376,7 +376,7 @@ func TestDestroyDuringCreate(t *testing.T) {
 			if sb.Status != record.Creating {
 				t.Fatalf("%s: it is %s", call, sb.Status)
 			}
-			_, err := f.Exec(t.Context(), account, "n", sandbox.ExecRequest{Args: []string{"run"}})
+			_, err := f.Exec(t.Context(), account, "n", fleet.ExecRequest{Args: []string{"run"}})
 			wantError(t, err, errors.Conflict, "creating", "wait until it is running")
 			if err := f.Destroy(t.Context(), account, "n"); err != nil {
 				t.Errorf("%s: destroy: %v", call, err)
@@ -461,7 +461,7 @@ func TestUnexpectedEnds(t *testing.T) {
 				w := newWorld(t)
 				f := w.open(t)
 				sb := create(t, f, spec.Request{Memory: 64 << 20})
-				x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+				x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 				w.box(t, sb.ID).die(c.end)
 				synctest.Wait()
 				got := w.wantEnd(t, f, sb.ID, record.Failed, c.reason, c.events)
@@ -498,7 +498,7 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
-		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute, Detach: true})
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Minute, Detach: true})
 		away := errors.Newf(errors.Unavailable, "away")
 		w.fail("open", away, away)
 		w.box(t, sb.ID).lose()
@@ -506,7 +506,7 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 		if got := get(t, f, sb.ID); got.Status != record.Lost || got.Reason == "" {
 			t.Errorf("it is %s (%s), want lost", got.Status, got.Reason)
 		}
-		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		_, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		wantError(t, err, errors.Conflict, "lost", "wait until it is running")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -555,7 +555,7 @@ func TestSandboxEndedElsewhere(t *testing.T) {
 			w := newWorld(t)
 			f := w.open(t)
 			sb := create(t, f, spec.Request{})
-			x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+			x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 			b := w.box(t, sb.ID)
 			away := errors.Newf(errors.Unavailable, "away")
 			w.fail("open", away)

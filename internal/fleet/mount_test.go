@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
@@ -129,7 +129,7 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		if err := f.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sandbox.Open(t.Context(), w.opts); err == nil {
+		if _, err := fleet.Open(t.Context(), w.opts); err == nil {
 			t.Error("mounts that cannot be taken up are none of its business")
 		}
 		delete(s3.fails, "recover")

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -17,7 +17,7 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		f := w.open(t)
-		get := func(f *sandbox.Fleet, want record.Sandbox, status record.Status) {
+		get := func(f *fleet.Fleet, want record.Sandbox, status record.Status) {
 			t.Helper()
 			sb, err := f.Get(t.Context(), account, "web")
 			if err != nil || sb.ID != want.ID || sb.Status != status || status.Ended() && sb.Reason == "" {
@@ -34,7 +34,7 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 		}
 		get(f, first, record.Terminated)
 		if _, err := f.Exec(t.Context(), account, "web",
-			sandbox.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
+			fleet.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
 			t.Errorf("a command in it: %v", err)
 		}
 		if err := f.Destroy(t.Context(), account, "web"); err != nil {

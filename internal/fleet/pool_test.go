@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -132,7 +132,7 @@ func TestDrainReportsFailures(t *testing.T) {
 		w := newWorld(t)
 		opts := w.opts
 		opts.Engine, opts.Store, opts.Warm = w.stub, w.store, 2
-		f, err := sandbox.Open(t.Context(), opts)
+		f, err := fleet.Open(t.Context(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
@@ -18,7 +18,7 @@ import (
 )
 
 // restart ends a server and starts the next one on the same engine and store.
-func (w *world) restart(t *testing.T, f *sandbox.Fleet) *sandbox.Fleet {
+func (w *world) restart(t *testing.T, f *fleet.Fleet) *fleet.Fleet {
 	t.Helper()
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 		sb := create(t, f, spec.Request{
 			Name: "n", TimeoutSeconds: 3600, IdleTimeoutSeconds: 600, Volumes: []spec.Mount{{Name: "v", Path: "/v"}},
 		})
-		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}})
 		w.uses = map[string]int{} // of the earlier process
 		f = w.restart(t, f)
 		_, err := x.Wait(t.Context())
@@ -73,15 +73,15 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		w := newWorld(t)
 		w.opts.Timeouts.Exec = 10 * time.Hour
 		f := w.open(t)
-		made := func(req sandbox.ExecRequest) (record.Sandbox, *commands.Execution) {
+		made := func(req fleet.ExecRequest) (record.Sandbox, *commands.Execution) {
 			sb := create(t, f, spec.Request{TimeoutSeconds: 24 * 3600, IdleTimeoutSeconds: 600})
 			req.Args = []string{"run"}
 			return sb, start(t, f, sb.ID, req)
 		}
-		detached, x := made(sandbox.ExecRequest{Detach: true})
-		attended, _ := made(sandbox.ExecRequest{})
-		terminal, _ := made(sandbox.ExecRequest{Detach: true, Terminal: &engine.Size{Rows: 24, Cols: 80}})
-		background, waits := made(sandbox.ExecRequest{Detach: true, Background: true})
+		detached, x := made(fleet.ExecRequest{Detach: true})
+		attended, _ := made(fleet.ExecRequest{})
+		terminal, _ := made(fleet.ExecRequest{Detach: true, Terminal: &engine.Size{Rows: 24, Cols: 80}})
+		background, waits := made(fleet.ExecRequest{Detach: true, Background: true})
 		time.Sleep(time.Second) // until all are in the records
 		f = w.restart(t, f)
 		if _, err := f.Attach(t.Context(), account, background.ID, waits.ID(),
@@ -124,11 +124,11 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 		w.opts.Timeouts.Exec = 10 * time.Minute
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
-		soon := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute})
-		later := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
-		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"exit"}})
+		soon := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Minute})
+		later := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
+		start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"exit"}})
 		time.Sleep(time.Second)
-		young := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour}) // not recorded yet
+		young := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Hour}) // not recorded yet
 		b := w.box(t, sb.ID)
 		procs := map[time.Duration]*proc{time.Minute: b.proc(t, soon.ID()), time.Hour: b.proc(t, later.ID()),
 			10*time.Minute + time.Second: b.proc(t, young.ID())}
@@ -232,7 +232,7 @@ func TestRecoveryFromEveryState(t *testing.T) {
 					t.Errorf("events %q, want %q", got, c.events)
 				}
 				if c.want == record.Running {
-					start(t, f, "sbx_1", sandbox.ExecRequest{Args: []string{"echo"}})
+					start(t, f, "sbx_1", fleet.ExecRequest{Args: []string{"echo"}})
 					time.Sleep(time.Hour)
 					time.Sleep(3 * time.Second)
 					synctest.Wait()
@@ -297,7 +297,7 @@ func TestRecoveryGoesOnWithoutDetails(t *testing.T) {
 				w := newWorld(t)
 				f := w.open(t)
 				sb := create(t, f, spec.Request{})
-				start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
+				start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Detach: true})
 				if err := f.Close(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -315,9 +315,9 @@ func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fail("list", errors.Newf(errors.Unavailable, "no list"))
-	_, err := sandbox.Open(t.Context(), sandbox.Options{Engine: w.stub, Store: w.store})
+	_, err := fleet.Open(t.Context(), fleet.Options{Engine: w.stub, Store: w.store})
 	wantError(t, err, errors.Unavailable, "no list", "| recover")
-	_, err = sandbox.Open(t.Context(), sandbox.Options{Engine: w.stub, Store: noList{w.store}})
+	_, err = fleet.Open(t.Context(), fleet.Options{Engine: w.stub, Store: noList{w.store}})
 	wantError(t, err, errors.Internal, "| recover")
 }
 

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -67,7 +67,7 @@ func TestSnapshot(t *testing.T) {
 	w := newSnapshotWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "data", Path: "/data"}}})
-	img, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
+	img, err := f.Snapshot(t.Context(), account, sb.ID, fleet.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
 	if err != nil || img.ID != "img_snapshot-work" || img.Names[0] != "team/dev:1" ||
 		img.Snapshot.Lineage[0].Sandbox != sb.ID || img.Spec.Parent != baseImage.ID {
 		t.Errorf("the snapshot is %+v, %v", img, err)
@@ -77,25 +77,25 @@ func TestSnapshot(t *testing.T) {
 	}
 	for _, c := range []struct {
 		ref  string
-		opts sandbox.SnapshotOptions
+		opts fleet.SnapshotOptions
 		kind errors.Kind
 		word string
 	}{
-		{"nosuch", sandbox.SnapshotOptions{}, errors.NotFound, "nosuch"},
-		{sb.ID, sandbox.SnapshotOptions{Name: "no spaces"}, errors.Invalid, "letter"},
-		{sb.ID, sandbox.SnapshotOptions{Path: "relative"}, errors.Invalid, "absolute"},
-		{sb.ID, sandbox.SnapshotOptions{Path: "/data/below"}, errors.Invalid, "volume data"},
+		{"nosuch", fleet.SnapshotOptions{}, errors.NotFound, "nosuch"},
+		{sb.ID, fleet.SnapshotOptions{Name: "no spaces"}, errors.Invalid, "letter"},
+		{sb.ID, fleet.SnapshotOptions{Path: "relative"}, errors.Invalid, "absolute"},
+		{sb.ID, fleet.SnapshotOptions{Path: "/data/below"}, errors.Invalid, "volume data"},
 	} {
 		_, err := f.Snapshot(t.Context(), account, c.ref, c.opts)
 		wantError(t, err, c.kind, c.word)
 	}
 	w.fail("snapshot", errors.Newf(errors.Exhausted, "the disk is full"))
-	_, err = f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	_, err = f.Snapshot(t.Context(), account, sb.ID, fleet.SnapshotOptions{})
 	wantError(t, err, errors.Exhausted, "disk is full", "snapshot")
 	if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	_, err = f.Snapshot(t.Context(), account, sb.ID, fleet.SnapshotOptions{})
 	wantError(t, err, errors.Gone)
 }
 
@@ -104,13 +104,13 @@ func TestNoSnapshots(t *testing.T) {
 	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
-	_, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
+	_, err := f.Snapshot(t.Context(), account, sb.ID, fleet.SnapshotOptions{})
 	wantError(t, err, errors.Unsupported, "copy")
 	_, err = f.Create(t.Context(), account, spec.Request{SnapshotOnEnd: true})
 	wantError(t, err, errors.Unsupported, "does not support snapshots")
-	_, err = f.Fork(t.Context(), account, sb.ID, sandbox.ForkRequest{})
+	_, err = f.Fork(t.Context(), account, sb.ID, fleet.ForkRequest{})
 	wantError(t, err, errors.Unsupported)
-	_, err = f.Fork(t.Context(), account, "nosuch", sandbox.ForkRequest{})
+	_, err = f.Fork(t.Context(), account, "nosuch", fleet.ForkRequest{})
 	wantError(t, err, errors.NotFound)
 }
 
@@ -124,7 +124,7 @@ func TestFork(t *testing.T) {
 		Volumes: []spec.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60,
 		Env: map[string]string{"A": "b"}})
 	second, err := f.Fork(t.Context(), account, "one",
-		sandbox.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
+		fleet.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFork(t *testing.T) {
 	if spec := w.specs[len(w.specs)-1]; len(spec.Env) != 1 || spec.Env["C"] != "d" {
 		t.Errorf("the copy's environment is %v", spec.Env)
 	}
-	_, err = f.Fork(t.Context(), account, "one", sandbox.ForkRequest{Name: "two"})
+	_, err = f.Fork(t.Context(), account, "one", fleet.ForkRequest{Name: "two"})
 	wantError(t, err, errors.Conflict, "two")
 }
 
@@ -160,7 +160,7 @@ func TestForkOfASession(t *testing.T) {
 	}
 	f = w.open(t)
 	for _, names := range [][2]string{{"first", "second"}, {"second", "third"}} {
-		made, err := f.Fork(t.Context(), account, names[0], sandbox.ForkRequest{Name: names[1]})
+		made, err := f.Fork(t.Context(), account, names[0], fleet.ForkRequest{Name: names[1]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,20 +183,20 @@ func TestSnapshotOnEnd(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		req    spec.Request
-		end    func(t *testing.T, w *world, f *sandbox.Fleet, id string)
+		end    func(t *testing.T, w *world, f *fleet.Fleet, id string)
 		events string
 		status record.Status
 	}{
-		"by request": {spec.Request{}, func(t *testing.T, _ *world, f *sandbox.Fleet, id string) {
+		"by request": {spec.Request{}, func(t *testing.T, _ *world, f *fleet.Fleet, id string) {
 			if err := f.Destroy(t.Context(), account, id); err != nil {
 				t.Error(err)
 			}
 		}, "starting ready snapshotted terminated", record.Terminated},
-		"lifetime": {spec.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+		"lifetime": {spec.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *fleet.Fleet, string) {},
 			"starting ready snapshotted terminated", record.Terminated},
-		"idle time": {spec.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+		"idle time": {spec.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *fleet.Fleet, string) {},
 			"starting ready snapshotted terminated", record.Terminated},
-		"memory": {spec.Request{}, func(t *testing.T, w *world, _ *sandbox.Fleet, id string) {
+		"memory": {spec.Request{}, func(t *testing.T, w *world, _ *fleet.Fleet, id string) {
 			w.box(t, id).die(engine.End{OutOfMemory: true})
 		}, "starting ready snapshotted oom failed", record.Failed},
 	} {

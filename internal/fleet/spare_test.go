@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
-func spareOf(t *testing.T, f *sandbox.Fleet, owner string, req spec.Request) record.Sandbox {
+func spareOf(t *testing.T, f *fleet.Fleet, owner string, req spec.Request) record.Sandbox {
 	t.Helper()
 	req.Owner = owner
 	sb, err := f.Create(t.Context(), record.SpareAccount, req)
@@ -75,7 +75,7 @@ func testSpare(t *testing.T) {
 	wantError(t, err, errors.Conflict, "not made ahead")
 }
 
-func newest(t *testing.T, f *sandbox.Fleet) record.Sandbox {
+func newest(t *testing.T, f *fleet.Fleet) record.Sandbox {
 	t.Helper()
 	list, err := f.List(t.Context(), account, record.Filter{Limit: 1})
 	if err != nil || len(list) != 1 {

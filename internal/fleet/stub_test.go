@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -571,12 +571,12 @@ type world struct {
 	store  record.Store
 	mu     sync.Mutex
 	events []record.Event // guarded by mu
-	opts   sandbox.Options
+	opts   fleet.Options
 }
 
 func newWorld(t testing.TB) *world {
 	w := &world{stub: newStub(), store: testdb.Open(t).Sandboxes()}
-	w.opts = sandbox.Options{
+	w.opts = fleet.Options{
 		Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
 		Event: func(e record.Event) {
 			w.mu.Lock()
@@ -588,11 +588,11 @@ func newWorld(t testing.TB) *world {
 }
 
 // open starts a server, and closes it at the end of the test.
-func (w *world) open(t *testing.T) *sandbox.Fleet {
+func (w *world) open(t *testing.T) *fleet.Fleet {
 	t.Helper()
 	opts := w.opts
 	opts.Engine, opts.Store = w.stub, w.store
-	f, err := sandbox.Open(t.Context(), opts)
+	f, err := fleet.Open(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +617,7 @@ func (w *world) seen(id string) string {
 	return strings.Join(types, " ")
 }
 
-func create(t *testing.T, f *sandbox.Fleet, req spec.Request) record.Sandbox {
+func create(t *testing.T, f *fleet.Fleet, req spec.Request) record.Sandbox {
 	t.Helper()
 	sb, err := f.Create(t.Context(), account, req)
 	if err != nil {
@@ -626,7 +626,7 @@ func create(t *testing.T, f *sandbox.Fleet, req spec.Request) record.Sandbox {
 	return sb
 }
 
-func get(t *testing.T, f *sandbox.Fleet, ref string) record.Sandbox {
+func get(t *testing.T, f *fleet.Fleet, ref string) record.Sandbox {
 	t.Helper()
 	sb, err := f.Get(t.Context(), account, ref)
 	if err != nil {
@@ -635,7 +635,7 @@ func get(t *testing.T, f *sandbox.Fleet, ref string) record.Sandbox {
 	return sb
 }
 
-func start(t *testing.T, f *sandbox.Fleet, ref string, req sandbox.ExecRequest) *commands.Execution {
+func start(t *testing.T, f *fleet.Fleet, ref string, req fleet.ExecRequest) *commands.Execution {
 	t.Helper()
 	x, err := f.Exec(t.Context(), account, ref, req)
 	if err != nil {

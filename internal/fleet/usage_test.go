@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/fleet/usage"
 )
@@ -48,7 +48,7 @@ func metered(t testing.TB) *world {
 	return w
 }
 
-func usageOf(t *testing.T, f *sandbox.Fleet, ref string) usage.Usage {
+func usageOf(t *testing.T, f *fleet.Fleet, ref string) usage.Usage {
 	t.Helper()
 	u, err := f.Usage(t.Context(), account, ref)
 	if err != nil {

@@ -1,4 +1,4 @@
-package sandbox_test
+package fleet_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
@@ -277,7 +277,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	w.caps.Volumes = false
 	opts := w.opts
 	opts.Engine, opts.Store, opts.Event = w.stub, w.store, nil
-	fleet, err := sandbox.Open(f.Context(), opts)
+	fleet, err := fleet.Open(f.Context(), opts)
 	if err != nil {
 		f.Fatal(err)
 	}

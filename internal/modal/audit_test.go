@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"context"
@@ -18,23 +18,23 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 )
 
 // calls has the audited calls.
 type calls struct {
 	mu  sync.Mutex
-	all []modalapi.Call // guarded by mu
+	all []modal.Call // guarded by mu
 }
 
-func (c *calls) add(_ context.Context, call modalapi.Call) {
+func (c *calls) add(_ context.Context, call modal.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, call)
 }
 
 // of returns the last call of a method.
-func (c *calls) of(method string) (last modalapi.Call, n int) {
+func (c *calls) of(method string) (last modal.Call, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.all {
@@ -59,7 +59,7 @@ func servedMethods(d grpc.ServiceDesc) []string {
 }
 
 // prefixed returns the last call whose method begins with prefix.
-func (c *calls) prefixed(prefix string) (last modalapi.Call, n int) {
+func (c *calls) prefixed(prefix string) (last modal.Call, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.all {
@@ -77,7 +77,7 @@ func (c *calls) prefixed(prefix string) (last modalapi.Call, n int) {
 // mission: 9.1
 func TestCallsAreAudited(t *testing.T) {
 	w := newWorld(t)
-	control, router := modalapi.Scopes()
+	control, router := modal.Scopes()
 	sb := w.create(nil)
 	routed, _ := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "one", CommandArgs: []string{"true"}})
 	key, owner := w.id, w.ctx()
@@ -103,7 +103,7 @@ func TestCallsAreAudited(t *testing.T) {
 		for _, method := range c.methods {
 			name := path.Base(method)
 			scope, here := c.scopes[name]
-			if scope != account.Read && !modalapi.Continuing(name) {
+			if scope != account.Read && !modal.Continuing(name) {
 				_, before := w.calls.of(method)
 				err := w.conn.Invoke(c.ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
 				testenv.Eventually(t, "a line of "+name,

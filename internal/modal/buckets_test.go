@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/fleet/transfer"
@@ -68,7 +68,7 @@ func bucketWorld(t *testing.T) (s *Server, records store.Sandboxes, secrets stor
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: dirEngine{eng}, Store: records, Secrets: vault,
+	fleet, err := fleet.Open(t.Context(), fleet.Options{Engine: dirEngine{eng}, Store: records, Secrets: vault,
 		S3: someS3{}, Mounts: someS3{}})
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/modal/syncs"
 )
@@ -72,7 +72,7 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 		return nil, err
 	}
 	c := b.newCommand(o)
-	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, sandbox.ExecRequest{
+	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, fleet.ExecRequest{
 		Args: o.args, Env: env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
 		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached, Background: o.detached,
 	})

@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"fmt"
@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/RelevanceAI/harvest/internal/base/account"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 )
 
 // TestCompatibility checks that the page names every RPC of both services, and what is done with it. With
 // HARVEST_TEST_UPDATE=1 it writes the page.
 // mission: 8.1
 func TestCompatibility(t *testing.T) {
-	control, router := modalapi.Scopes()
+	control, router := modal.Scopes()
 	var page strings.Builder
 	page.WriteString("# Modal's RPCs\n\nWhat Harvest does with each RPC of Modal's protocol. [Modal](modal.md) describes what that means for\n" +
 		"programs. A refused call fails with a sentence and the code UNIMPLEMENTED.\n")

@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/RelevanceAI/harvest/internal/base/account"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 	"github.com/RelevanceAI/harvest/internal/modal/fields"
 )
 
@@ -17,7 +17,7 @@ import (
 // mission: 8.1
 func TestEveryServedRequestIsListed(t *testing.T) {
 	t.Parallel()
-	control, router := modalapi.Scopes()
+	control, router := modal.Scopes()
 	for _, s := range []struct {
 		served map[string]account.Scope
 		of     protoreflect.ServiceDescriptor

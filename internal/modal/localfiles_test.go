@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/checkpoint"
 	"github.com/RelevanceAI/harvest/internal/modal/apps"
 )
@@ -133,7 +133,7 @@ func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string,
 	if err != nil {
 		return "", err
 	}
-	c, err := s.opts.Fleet.Checkpoint(ctx, b.account, b.id, sandbox.CheckpointOptions{Keep: memoryKept, Note: left})
+	c, err := s.opts.Fleet.Checkpoint(ctx, b.account, b.id, fleet.CheckpointOptions{Keep: memoryKept, Note: left})
 	if err != nil {
 		return "", err
 	}
@@ -262,7 +262,7 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 			return nil, err
 		}
 	}
-	sb, err := s.opts.Fleet.Restore(ctx, acc, c.ID, sandbox.RestoreRequest{Tags: tags})
+	sb, err := s.opts.Fleet.Restore(ctx, acc, c.ID, fleet.RestoreRequest{Tags: tags})
 	if err != nil {
 		return nil, err
 	}

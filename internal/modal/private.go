@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
 
@@ -54,13 +54,13 @@ func (s *Server) joinSidecars(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	var group []sandbox.Member
+	var group []fleet.Member
 	for _, sb := range sidecars {
 		if n := numberOf(sb); n > mainNumber {
-			group = append(group, sandbox.Member{ID: sb.ID, Addr: privateAddr(n), Names: []string{sb.Tags[tagName]}})
+			group = append(group, fleet.Member{ID: sb.ID, Addr: privateAddr(n), Names: []string{sb.Tags[tagName]}})
 		}
 	}
-	main := []sandbox.Member{{ID: b.id, Addr: privateAddr(mainNumber), Names: []string{mainSandbox}}}
+	main := []fleet.Member{{ID: b.id, Addr: privateAddr(mainNumber), Names: []string{mainSandbox}}}
 	b.mu.Lock()
 	blocked := b.blocked
 	b.mu.Unlock()

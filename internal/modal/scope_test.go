@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"encoding/base64"
@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/internal/base/account"
-	modalapi "github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal"
 )
 
 // implemented returns the methods of a type of this package.
@@ -53,7 +53,7 @@ func implemented(t *testing.T, receiver string) map[string]bool {
 // mission: 9.1
 func TestEveryMethodHasAScope(t *testing.T) {
 	t.Parallel()
-	control, router := modalapi.Scopes()
+	control, router := modal.Scopes()
 	for receiver, scopes := range map[string]map[string]account.Scope{"control": control, "router": router} {
 		methods := implemented(t, receiver)
 		if len(methods) < 10 {

@@ -1,10 +1,10 @@
-// Package modalapi serves Modal's gRPC protocol, so that programs written for Modal's SDKs run on this machine.
+// Package modal serves Modal's gRPC protocol, so that programs written for Modal's SDKs run on this machine.
 // It decodes requests, calls the same Fleet, images, volumes and secrets as package server, and encodes their
 // answers. All errors leave through status.go.
 //
 // Two services have methods of equal names, so there are two types: control serves ModalClient, router serves
 // TaskCommandRouter.
-package modalapi
+package modal
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/modal/anonymous"
 	"github.com/RelevanceAI/harvest/internal/modal/apps"
@@ -42,7 +42,7 @@ import (
 
 // Options of a Server. All but Secrets, Dicts, Secret, Output, S3Endpoint, Audit and URL are required.
 type Options struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Images  image.Builder
 	Volumes volume.Provider
 	Secrets *secret.Vault // nil: no named secrets

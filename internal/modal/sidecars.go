@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"

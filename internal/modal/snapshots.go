@@ -1,4 +1,4 @@
-package modalapi
+package modal
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/modal/sealing"
 )
 
@@ -62,7 +62,7 @@ func (r *router) TaskSnapshotFilesystem(ctx context.Context,
 			return "", err
 		}
 		_, err = r.s.opts.Fleet.Snapshot(context.WithoutCancel(ctx), b.account, b.id,
-			sandbox.SnapshotOptions{Name: imagePrefix + id})
+			fleet.SnapshotOptions{Name: imagePrefix + id})
 		return id, over(err)
 	})
 	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: id}.Build(), err

@@ -1,4 +1,4 @@
-package modalapi_test
+package modal_test
 
 import (
 	"archive/tar"
@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -171,7 +171,7 @@ type world struct {
 	engine *fake.Engine
 	images *library
 	ports  bool // sandboxes have ports, from the next openFleet on
-	fleet  *sandbox.Fleet
+	fleet  *fleet.Fleet
 	vault  *secret.Vault
 	ring   *account.Ring
 	server *modalapi.Server
@@ -258,7 +258,7 @@ func (w *world) openFleet() {
 	if w.ports {
 		made = portEngine{fakeEngine{w.engine, w.images}}
 	}
-	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
+	if w.fleet, err = fleet.Open(w.t.Context(), fleet.Options{
 		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 	}); err != nil {
 		w.t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/server"
@@ -41,7 +41,7 @@ func BenchmarkList(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer eng.Close()
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(ctx, fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 	journal "github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/store"
@@ -196,7 +196,7 @@ func readIDs(from io.Reader, until int64) (last int64, how string) {
 }
 
 // onDatabase is a server, and its fleet, with records in the database at path.
-func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
+func onDatabase(t *testing.T, path string) (*world, *fleet.Fleet) {
 	t.Helper()
 	db, err := store.Open(t.Context(), path)
 	if err != nil {
@@ -207,7 +207,7 @@ func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(t.Context(), fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 }
 
 // destroyAll destroys every sandbox of a fleet.
-func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
+func destroyAll(t *testing.T, fleet *fleet.Fleet) {
 	t.Helper()
 	all, err := fleet.List(t.Context(), "", record.Filter{})
 	for _, sb := range all {

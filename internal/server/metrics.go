@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
@@ -33,18 +33,18 @@ func newMetrics(s *Server) *metrics {
 			Help:    "Duration of requests by route, streams included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
 	}
-	gauge := func(name, help string, value func(sandbox.Stats) float64) prometheus.Collector {
+	gauge := func(name, help string, value func(fleet.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help},
 			func() float64 { return value(s.opts.Fleet.Stats()) })
 	}
-	count := func(name, help string, value func(sandbox.Stats) float64) prometheus.Collector {
+	count := func(name, help string, value func(fleet.Stats) float64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
 			func() float64 { return value(s.opts.Fleet.Stats()) })
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.requests, m.seconds,
-		gauge("harvest_sandboxes", "Sandboxes that have not ended.", func(v sandbox.Stats) float64 {
+		gauge("harvest_sandboxes", "Sandboxes that have not ended.", func(v fleet.Stats) float64 {
 			n := 0
 			for _, c := range v.Sandboxes {
 				n += c
@@ -52,35 +52,35 @@ func newMetrics(s *Server) *metrics {
 			return float64(n)
 		}),
 		gauge("harvest_sandboxes_running", "Running sandboxes.",
-			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[record.Running]) }),
+			func(v fleet.Stats) float64 { return float64(v.Sandboxes[record.Running]) }),
 		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.",
-			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[record.Lost]) }),
+			func(v fleet.Stats) float64 { return float64(v.Sandboxes[record.Lost]) }),
 		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.",
-			func(v sandbox.Stats) float64 { return float64(v.Warm) }),
+			func(v fleet.Stats) float64 { return float64(v.Warm) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "harvest_session_spares",
 			Help: "Spare sessions that wait for a prompt."}, func() float64 { return float64(s.spares()) }),
 		gauge("harvest_sandboxes_leftover", "Ended sandboxes that still hold resources.",
-			func(v sandbox.Stats) float64 { return float64(v.Leftover) }),
+			func(v fleet.Stats) float64 { return float64(v.Leftover) }),
 		gauge("harvest_commands_running", "Running commands.",
-			func(v sandbox.Stats) float64 { return float64(v.Commands) }),
+			func(v fleet.Stats) float64 { return float64(v.Commands) }),
 		gauge("harvest_reserved_cpu_cores", "Cores reserved by sandboxes.",
-			func(v sandbox.Stats) float64 { return v.CPU }),
+			func(v fleet.Stats) float64 { return v.CPU }),
 		gauge("harvest_reserved_memory_bytes", "Memory reserved by sandboxes.",
-			func(v sandbox.Stats) float64 { return float64(v.Memory) }),
+			func(v fleet.Stats) float64 { return float64(v.Memory) }),
 		gauge("harvest_used_memory_bytes", "Memory of sandboxes at the last measurement.",
-			func(v sandbox.Stats) float64 { return float64(v.Used.Memory) }),
+			func(v fleet.Stats) float64 { return float64(v.Used.Memory) }),
 		count("harvest_used_cpu_seconds_total", "Measured CPU time of sandboxes.",
-			func(v sandbox.Stats) float64 { return v.Used.CPU }),
+			func(v fleet.Stats) float64 { return v.Used.CPU }),
 		count("harvest_received_bytes_total", "Bytes received by the network interfaces of sandboxes.",
-			func(v sandbox.Stats) float64 { return float64(v.Used.Received) }),
+			func(v fleet.Stats) float64 { return float64(v.Used.Received) }),
 		count("harvest_sent_bytes_total", "Bytes sent by the network interfaces of sandboxes.",
-			func(v sandbox.Stats) float64 { return float64(v.Used.Sent) }),
+			func(v fleet.Stats) float64 { return float64(v.Used.Sent) }),
 		count("harvest_sandboxes_created_total", "Sandboxes created since the server started.",
-			func(v sandbox.Stats) float64 { return float64(v.Created) }),
+			func(v fleet.Stats) float64 { return float64(v.Created) }),
 		count("harvest_sandboxes_failed_total", "Sandboxes failed since the server started.",
-			func(v sandbox.Stats) float64 { return float64(v.Failed) }),
+			func(v fleet.Stats) float64 { return float64(v.Failed) }),
 		count("harvest_sandboxes_warm_used_total", "Sandboxes taken from the pool of booted ones.",
-			func(v sandbox.Stats) float64 { return float64(v.WarmUsed) }),
+			func(v fleet.Stats) float64 { return float64(v.WarmUsed) }),
 	)
 	return m
 }

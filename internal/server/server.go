@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/schedule"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
@@ -33,7 +33,7 @@ import (
 
 // Options of a Server; Fleet, Images and Volumes are required.
 type Options struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Images  image.Builder
 	Volumes volume.Provider
 	// Export, if set, writes an image as an OCI archive.

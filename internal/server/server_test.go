@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -35,7 +35,7 @@ import (
 type world struct {
 	t      *testing.T
 	engine *fake.Engine
-	fleet  *sandbox.Fleet
+	fleet  *fleet.Fleet
 	server *server.Server
 	ring   *account.Ring
 	audit  testenv.Output
@@ -61,7 +61,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 		t.Fatal(err)
 	}
 	db := testdb.Open(t)
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
+	fleet, err := fleet.Open(t.Context(), fleet.Options{
 		Engine: made(eng), Store: db.Sandboxes(), Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 		Prices: reserve.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
@@ -586,14 +586,14 @@ func (h *house) imageWith(t *testing.T, script string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := h.fleet.Exec(t.Context(), account, box.ID, sandbox.ExecRequest{Args: []string{"/bin/sh", "-ec", script}})
+	x, err := h.fleet.Exec(t.Context(), account, box.ID, fleet.ExecRequest{Args: []string{"/bin/sh", "-ec", script}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if result, err := x.Wait(t.Context()); err != nil || result.ReturnCode != 0 {
 		t.Fatalf("%+v, %v", result, err)
 	}
-	made, err := h.fleet.Snapshot(t.Context(), account, box.ID, sandbox.SnapshotOptions{})
+	made, err := h.fleet.Snapshot(t.Context(), account, box.ID, fleet.SnapshotOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -313,7 +313,7 @@ func (w *watcher) outcome(t *testing.T) string {
 func (h *house) sh(t *testing.T, id, script string) string {
 	t.Helper()
 	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, id).SandboxID,
-		sandbox.ExecRequest{Args: []string{"/bin/sh", "-ec", script}, Workdir: mustGet(t, h, id).Dir})
+		fleet.ExecRequest{Args: []string{"/bin/sh", "-ec", script}, Workdir: mustGet(t, h, id).Dir})
 	if err != nil {
 		t.Fatal(err)
 	}

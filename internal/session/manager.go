@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/mcp"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
@@ -38,7 +38,7 @@ const idPrefix = "ses_"
 // Options of a Manager. Fleet, Journal, Store and Agents are required. Other zero fields get the default given in
 // their comments.
 type Options struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Journal *event.Journal
 	Store   records.Store
 	Agents  map[string]agent.Agent

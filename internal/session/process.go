@@ -9,7 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 	"github.com/RelevanceAI/harvest/internal/session/pipe"
@@ -36,7 +36,7 @@ func (r *runner) start(ctx context.Context) bool {
 	cmd := program.Command(setup)
 	r.published = 0
 	r.publish(draft{records.EventStarted, records.Event{}}) // with the offset of a process without output
-	p, err := pipe.Start(ctx, r.m.in(r.account, s.SandboxID), sandbox.ExecRequest{Args: cmd.Args, Own: cmd.Own,
+	p, err := pipe.Start(ctx, r.m.in(r.account, s.SandboxID), fleet.ExecRequest{Args: cmd.Args, Own: cmd.Own,
 		Env: cmd.Env, Workdir: cmd.Dir})
 	if err != nil {
 		return r.notStarted(ctx, err)

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -60,7 +60,7 @@ type house struct {
 	sessions store.Sessions
 	boxes    store.Sandboxes
 
-	fleet   *sandbox.Fleet
+	fleet   *fleet.Fleet
 	journal *event.Journal
 	engine  *gvisor.Engine
 	volumes *volume.Local
@@ -133,12 +133,12 @@ func (h *house) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas}
+	boxes := fleet.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas}
 	if h.rented != nil {
 		h.rented.Engine = h.engine
 		boxes.Engine, boxes.Event = h.rented, h.rented.note
 	}
-	if h.fleet, err = sandbox.Open(t.Context(), boxes); err != nil {
+	if h.fleet, err = fleet.Open(t.Context(), boxes); err != nil {
 		t.Fatal(err)
 	}
 	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})
@@ -444,7 +444,7 @@ func TestRestart(t *testing.T) {
 	h.close(t)
 	h.open(t)
 	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, s.ID).SandboxID,
-		sandbox.ExecRequest{Args: []string{"touch", "/tmp/go"}})
+		fleet.ExecRequest{Args: []string{"touch", "/tmp/go"}})
 	if err != nil {
 		t.Fatal(err)
 	}

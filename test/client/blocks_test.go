@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/schedule"
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -72,7 +72,7 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 	db := testdb.Open(t)
 	eng, err := fake.Open(t.TempDir(), fake.Options{})
 	must(err)
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(ctx, fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	must(err)
 	vault, err := secret.Open(ctx, secret.Options{Store: db.Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "key")})

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/server"
@@ -41,7 +41,7 @@ type world struct {
 	*client.Client
 	data   string
 	engine *fake.Engine
-	fleet  *sandbox.Fleet
+	fleet  *fleet.Fleet
 	server *server.Server
 }
 
@@ -71,7 +71,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		return nil, nil, err
 	}
 	events := event.Open(ctx, event.Options{Store: db.Events()})
-	w.fleet, err = sandbox.Open(ctx, sandbox.Options{
+	w.fleet, err = fleet.Open(ctx, fleet.Options{
 		Engine: w.engine, Store: db.Sandboxes(), Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 		Event: record.Publish(ctx, events),
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/client/transport/socket"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/server"
 
@@ -88,7 +88,7 @@ func images(t *testing.T) *client.Client {
 		t.Fatal(err)
 	}
 	db := testdb.Open(t)
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(t.Context(), fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		t.Fatal(err)
 	}

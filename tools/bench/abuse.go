@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -56,7 +56,7 @@ func (v victim) look(ctx context.Context, when string) error {
 	inside, outside := v.r.measure("exec in another sandbox, "+when, "ms"),
 		v.r.measure("starting `true` on the host, "+when, "ms")
 	s, err := timed("", func() error {
-		return v.r.lab.exec(ctx, v.id, sandbox.ExecRequest{Args: []string{"true"}})
+		return v.r.lab.exec(ctx, v.id, fleet.ExecRequest{Args: []string{"true"}})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -129,7 +129,7 @@ func (r *recorder) offend(ctx context.Context, a abuse) (offender, error) {
 		return offender{}, err
 	}
 	o := offender{r: r, sb: sb, output: &locked{}, destroy: destroy}
-	o.x, err = r.lab.fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: a.args, Stdout: o.output})
+	o.x, err = r.lab.fleet.Exec(ctx, account, sb.ID, fleet.ExecRequest{Args: a.args, Stdout: o.output})
 	if err != nil {
 		return o, errors.Join(err, destroy())
 	}
@@ -175,7 +175,7 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 	res, waited := o.ended(ctx, endTime)
 	r.check(a.name+": kill ends it", err == nil && waited == nil && res.Signal == "KILL",
 		fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(), res.Signal, res.Reason))
-	err = r.lab.exec(ctx, o.sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
+	err = r.lab.exec(ctx, o.sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
 	r.check(a.name+": afterwards its sandbox works", err == nil, text(err))
 	if err := o.destroy(); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/build"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile"
@@ -131,7 +131,7 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, err
 	}
-	programs, err := inner.Unpack(filepath.Join(dir, "bin"))
+	programs, err := programs.Unpack(filepath.Join(dir, "bin"))
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
@@ -140,7 +140,7 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: l.db.Sandboxes(), Defaults: l.limits})
+	fleet, err := fleet.Open(ctx, fleet.Options{Engine: eng, Store: l.db.Sandboxes(), Defaults: l.limits})
 	if err != nil {
 		return nil, errors.Join(err, eng.Close(), volumes.Close())
 	}

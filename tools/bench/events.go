@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
@@ -53,7 +53,7 @@ func broadcast(ctx context.Context, dir string, l net.Listener) (*broadcaster, e
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(ctx, fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		return nil, errors.Join(err, eng.Close(), db.Close())
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
@@ -33,7 +33,7 @@ func benchExec(ctx context.Context, l *lab, r *recorder) (err error) {
 	m.Aim = &Aim{Peer: "runc", AtMost: 0.35}
 	sides := []side{{harvest, func(ctx context.Context) (sample, error) {
 		return timed(m.Name, func() error {
-			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"true"}})
+			return l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"true"}})
 		})
 	}}}
 	for _, o := range []*oci{l.runc, l.runsc} {

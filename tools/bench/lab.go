@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	inner "github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/app/programs"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -40,11 +40,11 @@ type lab struct {
 	files   string // the same files, unpacked
 	noFiles error  // why the unpacked files are missing
 
-	programs inner.Programs
+	programs programs.Programs
 	engine   *gvisor.Engine
 	db       *store.DB
-	fleet    *sandbox.Fleet // the current one
-	warm     int            // its pool
+	fleet    *fleet.Fleet // the current one
+	warm     int          // its pool
 
 	runc, runsc *oci
 	closers     []func(context.Context) error
@@ -89,7 +89,7 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	l.then(func(context.Context) error { return l.db.Close() })
-	if l.programs, err = inner.Unpack(filepath.Join(l.dir, "bin")); err != nil {
+	if l.programs, err = programs.Unpack(filepath.Join(l.dir, "bin")); err != nil {
 		return err
 	}
 	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes,
@@ -146,7 +146,7 @@ func (l *lab) use(ctx context.Context, warm int) error {
 	if err := l.closeFleet(ctx); err != nil {
 		return err
 	}
-	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
+	f, err := fleet.Open(ctx, fleet.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
 		Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err == nil {
 		l.fleet, l.warm = f, warm
@@ -187,7 +187,7 @@ func (l *lab) create(ctx context.Context, req spec.Request) (sb record.Sandbox, 
 }
 
 // exec runs a command to its end. It must succeed.
-func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) error {
+func (l *lab) exec(ctx context.Context, id string, req fleet.ExecRequest) error {
 	x, err := l.fleet.Exec(ctx, account, id, req)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
@@ -78,7 +78,7 @@ func benchMemory(ctx context.Context, l *lab, r *recorder) error {
 			return sb.ID, destroy, err
 		},
 		exec: func(ctx context.Context, id string) error {
-			return l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"true"}})
+			return l.exec(ctx, id, fleet.ExecRequest{Args: []string{"true"}})
 		},
 		of: func(cmdline string) bool { return strings.Contains(cmdline, filepath.Join(l.dir, "sandboxes")+"/") },
 	}

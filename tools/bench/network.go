@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gateway/netstack"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -100,7 +100,7 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 	m.Aim = aim
 	inside := side{harvest, func(ctx context.Context) (sample, error) {
 		var out strings.Builder
-		err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port),
+		err := t.l.exec(ctx, t.sb.ID, fleet.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port),
 			Stdout: &out})
 		return figure(m, out.String(), err)
 	}}
@@ -118,13 +118,13 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 func (t *transfers) file(ctx context.Context, r *recorder) error {
 	const name = "/var/tmp/transfer"
 	if err := t.l.exec(ctx, t.sb.ID,
-		sandbox.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
+		fleet.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
 		return err
 	}
 	m := r.measure(ofFile, "MB/s")
 	return r.turns(ctx, r.count(2, 10), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
 		var out strings.Builder
-		err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: curlTo("file://" + name), Stdout: &out})
+		err := t.l.exec(ctx, t.sb.ID, fleet.ExecRequest{Args: curlTo("file://" + name), Stdout: &out})
 		return figure(m, out.String(), err)
 	}})
 }
@@ -147,7 +147,7 @@ func (t *transfers) hold(ctx context.Context, r *recorder) error {
 	defer end.Close()
 	var out locked
 	const held = "1000"
-	x, err := t.l.fleet.Exec(ctx, account, t.sb.ID, sandbox.ExecRequest{Stdin: in, Stdout: &out,
+	x, err := t.l.fleet.Exec(ctx, account, t.sb.ID, fleet.ExecRequest{Stdin: in, Stdout: &out,
 		Args: []string{"python3", "-c", networkScript, "hold", netstack.IPv4().Gateway.String(), t.port, held}})
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -55,7 +55,7 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	make := fmt.Sprintf("yes 0123456789abcdef | head -c %d > ", outputBytes)
-	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+	if err := l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c",
 		make + "/var/tmp/output"}}); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (l *lab) printOutput(ctx context.Context, sb record.Sandbox) (sample, error
 	}
 	var got counter
 	begin := time.Now()
-	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"cat", "/var/tmp/output"},
+	if err := l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"cat", "/var/tmp/output"},
 		Stdout: &got}); err != nil {
 		return nil, err
 	}

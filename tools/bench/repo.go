@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
@@ -83,7 +83,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	b.box = sb.ID
-	if err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+	if err := l.exec(ctx, b.box, fleet.ExecRequest{Args: []string{"sh", "-ec",
 		"git clone --quiet " + b.url + " /work; cd /work; " + benchInstall}}); err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 				return nil, err
 			}
 			return timedSeconds(m.Name, func() error {
-				return l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+				return l.exec(ctx, b.box, fleet.ExecRequest{Args: []string{"sh", "-ec",
 					"cd /work; git fetch --quiet; git reset --quiet --hard origin/main; " + row.then}})
 			})
 		}}

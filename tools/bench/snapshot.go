@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
@@ -62,7 +62,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
-	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", changeFiles,
+	if err := l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"python3", "-c", changeFiles,
 		strconv.Itoa(n)}}); err != nil {
 		return err
 	}
@@ -75,19 +75,19 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 	}}
 	tar := side{tarInside, func(ctx context.Context) (sample, error) {
 		return timed(take.Name, func() error {
-			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+			return l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c",
 				"tar cf - /changed 2>/dev/null | cat > /dev/null"}})
 		})
 	}}
 	if err := r.turns(ctx, turns, []*Measure{take, still}, ours, tar); err != nil {
 		return err
 	}
-	img, err := l.fleet.Snapshot(ctx, account, sb.ID, sandbox.SnapshotOptions{})
+	img, err := l.fleet.Snapshot(ctx, account, sb.ID, fleet.SnapshotOptions{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.engine.Images().Delete(context.WithoutCancel(ctx), img.ID)) }()
-	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar",
+	if err := l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar",
 		"/changed"}}); err != nil {
 		return err
 	}
@@ -103,11 +103,11 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return s, end()
 	}}, side{untarInside, func(ctx context.Context) (sample, error) {
 		s, err := timed(from.Name, func() error {
-			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+			return l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c",
 				"mkdir /new && tar xf /tmp/changed.tar -C /new"}})
 		})
 		if err == nil {
-			err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"rm", "-rf", "/new"}})
+			err = l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"rm", "-rf", "/new"}})
 		}
 		return s, err
 	}})
@@ -116,13 +116,13 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 // takeSnapshot takes and deletes a snapshot, beside a command that measures its standstill.
 func (l *lab) takeSnapshot(ctx context.Context, id, take, still string) (sample, error) {
 	// Without a change, the snapshot would be the existing image.
-	if err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c",
+	if err := l.exec(ctx, id, fleet.ExecRequest{Args: []string{"sh", "-c",
 		"date +%N > /changed/now"}}); err != nil {
 		return nil, err
 	}
 	input, end := io.Pipe()
 	defer end.Close()
-	watching, err := l.fleet.Exec(ctx, account, id, sandbox.ExecRequest{Args: []string{"python3", "-c", watchStill},
+	watching, err := l.fleet.Exec(ctx, account, id, fleet.ExecRequest{Args: []string{"python3", "-c", watchStill},
 		Stdin: input})
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (l *lab) takeSnapshot(ctx context.Context, id, take, still string) (sample,
 		return nil, err
 	}
 	begin := time.Now()
-	img, err := l.fleet.Snapshot(ctx, account, id, sandbox.SnapshotOptions{})
+	img, err := l.fleet.Snapshot(ctx, account, id, fleet.SnapshotOptions{})
 	took := time.Since(begin)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -58,7 +58,7 @@ func (l *lab) helloSandbox(ctx context.Context,
 	}
 	s = sample{ready: ms(time.Since(begin))}
 	out := &stamp{want: "1\n"}
-	if err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: hello, Stdout: out}); err != nil {
+	if err = l.exec(ctx, sb.ID, fleet.ExecRequest{Args: hello, Stdout: out}); err != nil {
 		return nil, sb, destroy, err
 	}
 	s[exited] = ms(time.Since(begin))

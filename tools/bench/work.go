@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
@@ -70,7 +70,7 @@ func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) 
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	step := func(name string) error {
-		return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: jobCommand(job, name), Workdir: jobDir})
+		return l.exec(ctx, sb.ID, fleet.ExecRequest{Args: jobCommand(job, name), Workdir: jobDir})
 	}
 	return steps(job, step)
 }

@@ -1,7 +1,7 @@
-// Package inner holds programs inside the program harvest. `make build` builds and embeds them: the server in the
+// Package programs holds programs inside the program harvest. `make build` builds and embeds them: the server in the
 // command line, and the programs keeper, sentry, tools and s3 in the server. A harvest built without them, as by
 // plain `go build`, starts itself in their place.
-package inner
+package programs
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
 //go:build keeper && !clientonly
 
-package inner
+package programs
 
 import _ "embed"
 

@@ -1,5 +1,5 @@
 //go:build !keeper || clientonly
 
-package inner
+package programs
 
 var packedKeeper, packedSentry, packedTools, packedS3 []byte

@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/transport/socket"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -44,7 +44,7 @@ func serveFake(t *testing.T) *client.Client {
 	}
 	ctx := context.WithoutCancel(t.Context())
 	db := testdb.Open(t)
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes(),
+	fleet, err := fleet.Open(ctx, fleet.Options{Engine: eng, Store: db.Sandboxes(),
 		Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)

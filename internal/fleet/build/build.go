@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile"
@@ -21,14 +21,14 @@ import (
 // Runner runs the commands of image builds, each stage in a sandbox of a Fleet. These sandboxes have the usual
 // isolation and limits on disk and processes, but all processors and half of the memory of the machine.
 type Runner struct {
-	fleet *sandbox.Fleet
+	fleet *fleet.Fleet
 	store volume.Provider
 }
 
 var _ dockerfile.Runner = Runner{}
 
 // New returns a runner for a Fleet, whose engine keeps its volumes in store.
-func New(fleet *sandbox.Fleet, store volume.Provider) Runner { return Runner{fleet, store} }
+func New(fleet *fleet.Fleet, store volume.Provider) Runner { return Runner{fleet, store} }
 
 // Start implements dockerfile.Runner.
 func (b Runner) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.Machine, error) {
@@ -95,14 +95,14 @@ func (b Runner) RemoveVolume(ctx context.Context, name string) error {
 
 // machine is a sandbox that runs a stage of a build.
 type machine struct {
-	fleet *sandbox.Fleet
+	fleet *fleet.Fleet
 	id    string
 	state string // of the mounts; "" for none
 }
 
 // Run implements dockerfile.Machine.
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
-	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, sandbox.ExecRequest{
+	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, fleet.ExecRequest{
 		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
 		Merged:  cmd.Stderr == nil,
 		Timeout: m.fleet.Rules().Timeouts.MaxLife,
@@ -155,7 +155,7 @@ func (m *machine) Unmount(ctx context.Context, files ...string) error {
 // own runs Harvest's program for mounts in the sandbox, and returns its output.
 func (m *machine) own(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr strings.Builder
-	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, sandbox.ExecRequest{
+	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, fleet.ExecRequest{
 		Args: append([]string{dockerfile.MountProgram}, args...), Own: true, User: "0", Workdir: "/", Stdout: &stdout,
 		Stderr: &stderr})
 	if err != nil {

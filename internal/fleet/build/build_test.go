@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/build"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { sandboxtest.Main(m) }
 type house struct {
 	*sandboxtest.Engine
 	build.Runner
-	fleet *sandbox.Fleet
+	fleet *fleet.Fleet
 }
 
 func newHouse(t *testing.T, set ...func(*engine.Capabilities)) *house {
@@ -40,7 +40,7 @@ func newHouse(t *testing.T, set ...func(*engine.Capabilities)) *house {
 	for _, change := range set {
 		change(&h.Can)
 	}
-	h.fleet = sandboxtest.Open(t, h.Engine, sandbox.Options{Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
+	h.fleet = sandboxtest.Open(t, h.Engine, fleet.Options{Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
 		Timeouts: spec.Timeouts{MaxLife: 30 * time.Hour}})
 	h.Runner = build.New(h.fleet, h.Engine.Volumes())
 	return h

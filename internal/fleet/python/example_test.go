@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/python"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
@@ -22,7 +22,7 @@ func ExampleExecutor() {
 	engine, _ := fake.Open(dir, fake.Options{})
 	db, _ := store.Open(ctx, filepath.Join(dir, "harvest.db"))
 	defer db.Close()
-	fleet, _ := sandbox.Open(ctx, sandbox.Options{Engine: engine, Store: db.Sandboxes()})
+	fleet, _ := fleet.Open(ctx, fleet.Options{Engine: engine, Store: db.Sandboxes()})
 	defer fleet.Close(ctx)
 	executor := python.Executor{Fleet: fleet, Account: "me"}
 	result, err := executor.Execute(ctx, "print(6*7)", time.Minute)

@@ -6,14 +6,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
 // Executor runs Python code, each run in a fresh sandbox (mission A1).
 type Executor struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Account string
 	Request spec.Request // for every sandbox; may be zero
 }
@@ -48,7 +48,7 @@ func (e Executor) Execute(ctx context.Context, code string, timeout time.Duratio
 			logf.Errorf(ctx, "destroy the sandbox of an execution: %v", err)
 		}
 	}()
-	x, err := Exec(ctx, e.Fleet, e.Account, sb.ID, code, sandbox.ExecRequest{Timeout: timeout})
+	x, err := Exec(ctx, e.Fleet, e.Account, sb.ID, code, fleet.ExecRequest{Timeout: timeout})
 	if err != nil {
 		return commands.Result{SandboxID: sb.ID}, err
 	}

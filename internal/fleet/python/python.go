@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 )
 
@@ -52,8 +52,8 @@ func Check(code string) error {
 }
 
 // Exec is Fleet.Exec for Python code: req.Args follow sys.argv[0], and the code can read its standard input.
-func Exec(ctx context.Context, f *sandbox.Fleet, account, ref, code string,
-	req sandbox.ExecRequest) (*commands.Execution, error) {
+func Exec(ctx context.Context, f *fleet.Fleet, account, ref, code string,
+	req fleet.ExecRequest) (*commands.Execution, error) {
 	if err := Check(code); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}

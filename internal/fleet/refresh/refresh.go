@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/python"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -28,7 +28,7 @@ const (
 // image, and removes files in the state volume's caches that were not used for a long time. The previous image stays
 // in use until the new one is complete.
 type Refresh struct {
-	Fleet    *sandbox.Fleet
+	Fleet    *fleet.Fleet
 	Images   image.Builder // of its engine
 	Account  string
 	Image    string        // "" means "base"
@@ -148,7 +148,7 @@ func (r Refresh) verify(ctx context.Context, req spec.Request) (verified, error)
 		}
 	}()
 	age := fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())
-	run := sandbox.ExecRequest{Args: append([]string{"", age}, volume.StateDirs...), Timeout: verifyWithin}
+	run := fleet.ExecRequest{Args: append([]string{"", age}, volume.StateDirs...), Timeout: verifyWithin}
 	if len(req.Volumes) > 0 {
 		run.Workdir, run.Args[0] = StatePath, "."
 	}

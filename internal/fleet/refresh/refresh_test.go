@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/refresh"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -63,7 +63,7 @@ func newHouse(t *testing.T, warm int, set ...func(*engine.Capabilities)) *house 
 		change(&h.Can)
 	}
 	h.Refresh = refresh.Refresh{Images: &h.builder, Account: account,
-		Fleet: sandboxtest.Open(t, h.Engine, sandbox.Options{Warm: warm, Capture: 1 << 20})}
+		Fleet: sandboxtest.Open(t, h.Engine, fleet.Options{Warm: warm, Capture: 1 << 20})}
 	return h
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/build"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -85,7 +85,7 @@ func (s shelf) Build(ctx context.Context, spec image.Spec, opts image.BuildOptio
 type site struct {
 	t     *testing.T
 	shelf shelf
-	fleet *sandbox.Fleet
+	fleet *fleet.Fleet
 
 	mu     sync.Mutex
 	log    []string       // guarded by mu
@@ -126,7 +126,7 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: testdb.Open(t).Sandboxes(),
+	s.fleet, err = fleet.Open(t.Context(), fleet.Options{Engine: eng, Store: testdb.Open(t).Sandboxes(),
 		Event: func(e record.Event) {
 			if e.Type == record.EventReady {
 				s.mu.Lock()
@@ -172,7 +172,7 @@ func (s *site) run(img image.Image, args ...string) string {
 		s.t.Fatal(err)
 	}
 	defer s.fleet.Destroy(s.t.Context(), "personal", sb.ID)
-	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: args})
+	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID, fleet.ExecRequest{Args: args})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func (s *site) online() {
 	}
 	defer s.fleet.Destroy(s.t.Context(), "personal", sb.ID)
 	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID,
-		sandbox.ExecRequest{Args: []string{"apt-get", "update", "-qq"}, Timeout: time.Minute})
+		fleet.ExecRequest{Args: []string{"apt-get", "update", "-qq"}, Timeout: time.Minute})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -394,14 +394,14 @@ for name in "/built", "/here":
 		t.Fatal(err)
 	}
 	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID,
-		sandbox.ExecRequest{Args: []string{"python3", "-c", fmt.Sprintf(set, "here")}})
+		fleet.ExecRequest{Args: []string{"python3", "-c", fmt.Sprintf(set, "here")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if res, err := x.Wait(t.Context()); err != nil || res.ReturnCode != 0 {
 		t.Fatalf("set an attribute: %+v, %v", res, err)
 	}
-	taken, err := s.fleet.Snapshot(t.Context(), "personal", sb.ID, sandbox.SnapshotOptions{})
+	taken, err := s.fleet.Snapshot(t.Context(), "personal", sb.ID, fleet.SnapshotOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -147,7 +147,7 @@ ENTRYPOINT ["/hello"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: []string{"/hello"}})
+	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID, fleet.ExecRequest{Args: []string{"/hello"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package s3server is a local S3 server for users without another one: a separate process serves a directory
+// Package embedded is a local S3 server for users without another one: a separate process serves a directory
 // (package serve).
-package s3server
+package embedded
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package s3server_test
+package embedded_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 	"github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 )
 
@@ -22,16 +22,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func start(t *testing.T, dir string) *s3server.Server {
+func start(t *testing.T, dir string) *embedded.Server {
 	t.Helper()
-	s, err := s3server.Start(t.Context(), s3server.Options{Dir: dir})
+	s, err := embedded.Start(t.Context(), embedded.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func dial(t *testing.T, s *s3server.Server) {
+func dial(t *testing.T, s *embedded.Server) {
 	t.Helper()
 	c, err := net.Dial("unix", s.Socket())
 	if err != nil {
@@ -117,13 +117,13 @@ func TestServerRefused(t *testing.T) {
 				"keys.json"), 0o700)
 		},
 		"no socket": func(dir string) error {
-			return os.MkdirAll(filepath.Join(dir, s3server.Socket,
+			return os.MkdirAll(filepath.Join(dir, embedded.Socket,
 				"x"), 0o700)
 		},
 		"no log": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "s3.log"), 0o700) },
 		"no lock": func(dir string) error {
 			return os.MkdirAll(filepath.Join(dir,
-				s3server.Lock), 0o700)
+				embedded.Lock), 0o700)
 		},
 		"keys that cannot be saved": func(dir string) error {
 			return os.MkdirAll(filepath.Join(dir,
@@ -134,20 +134,20 @@ func TestServerRefused(t *testing.T) {
 		if err := prepare(at); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := s3server.Start(t.Context(), s3server.Options{Dir: at}); err == nil {
+		if s, err := embedded.Start(t.Context(), embedded.Options{Dir: at}); err == nil {
 			s.Stop()
 			t.Errorf("%s: it starts", name)
 		}
 	}
-	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"),
+	if _, err := embedded.Start(t.Context(), embedded.Options{Dir: filepath.Join(dir, "other"),
 		Executable: "/bin/false"}); err == nil {
 		t.Error("a program that does nothing: it starts")
 	}
-	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"),
+	if _, err := embedded.Start(t.Context(), embedded.Options{Dir: filepath.Join(dir, "other"),
 		Executable: "/nothing"}); err == nil {
 		t.Error("no program: it starts")
 	}
-	if err := s3server.Check("/proc/self"); err == nil {
+	if err := embedded.Check("/proc/self"); err == nil {
 		t.Error("/proc keeps extended attributes")
 	}
 }

@@ -1,4 +1,4 @@
-// Package sync syncs a volume with a prefix of an S3 bucket, in one direction or both.
+// Package volsync syncs a volume with a prefix of an S3 bucket, in one direction or both.
 //
 // Each file is an object whose key is its path, so that any tool can read it, with metadata in
 // headers that rclone, s3fs and AWS's own services understand. Harvest adds one object of its own,
@@ -9,7 +9,7 @@
 // A sync scans, plans and applies at the same time, in the order of keys, and holds at most a few
 // thousand paths in memory. It records its results as it goes, so that the next sync can continue
 // an interrupted one. Both sides are treated as hostile: see packages tree and manifest.
-package sync
+package volsync
 
 import (
 	"cmp"

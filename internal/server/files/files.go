@@ -20,14 +20,14 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
 
 // Service serves the routes for single files in sandboxes.
 type Service struct {
 	edge.Settings
-	Fleet *sandbox.Fleet
+	Fleet *fleet.Fleet
 
 	changing fileLocks // files that requests are changing
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
@@ -24,7 +24,7 @@ import (
 // Service serves the routes for images and their builds.
 type Service struct {
 	edge.Settings
-	Fleet   *sandbox.Fleet // has the credentials for registries
+	Fleet   *fleet.Fleet // has the credentials for registries
 	Images  image.Builder
 	Secrets *secret.Vault // nil: not supported
 	// Export, if set, writes an image as an OCI archive.

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/python"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -199,7 +199,7 @@ func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
 	if err != nil {
 		return nil, err
 	}
-	command := sandbox.ExecRequest{
+	command := fleet.ExecRequest{
 		Args: req.Args, Env: req.Env, Workdir: req.Workdir, User: req.User, Timeout: timeout, Detach: req.Detach,
 		Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr,
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -28,7 +28,7 @@ import (
 // Service serves the routes for sandboxes and their commands.
 type Service struct {
 	edge.Settings
-	Fleet    *sandbox.Fleet
+	Fleet    *fleet.Fleet
 	Tracer   trace.Tracer
 	Patience time.Duration // how long a client may take to read the end of a stream
 
@@ -273,7 +273,7 @@ func (s *Service) snapshotSandbox(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	img, err := s.Fleet.Snapshot(r.Context(), edge.Account(r), r.PathValue("id"),
-		sandbox.SnapshotOptions(req))
+		fleet.SnapshotOptions(req))
 	return edge.Send(w, http.StatusCreated, images.Out, img, err)
 }
 
@@ -282,7 +282,7 @@ func (s *Service) forkSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := s.Fleet.Fork(r.Context(), edge.Account(r), r.PathValue("id"), sandbox.ForkRequest(req))
+	made, err := s.Fleet.Fork(r.Context(), edge.Account(r), r.PathValue("id"), fleet.ForkRequest(req))
 	return edge.Send(w, http.StatusCreated, sandboxOut, made, err)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
@@ -166,7 +166,7 @@ func (s *Service) shell(ctx context.Context, t *terminal, of shellOf) (*commands
 		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "sandbox %s has %d terminals", of.id, shells),
 			"end one of their shells first")
 	}
-	return s.Fleet.Exec(ctx, of.owner, of.id, sandbox.ExecRequest{
+	return s.Fleet.Exec(ctx, of.owner, of.id, fleet.ExecRequest{
 		Args: append(slices.Clone(terminalArgs), of.mark), Terminal: &engine.Size{Rows: 24, Cols: 80},
 		Timeout: terminalLife, Detach: true,
 		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: of.dir},

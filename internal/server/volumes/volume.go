@@ -7,7 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
@@ -15,7 +15,7 @@ import (
 // Service serves the routes for volumes and their copies in S3.
 type Service struct {
 	edge.Settings
-	Fleet   *sandbox.Fleet // for the volumes of sandboxes
+	Fleet   *fleet.Fleet // for the volumes of sandboxes
 	Volumes volume.Provider
 	Storage *storage.Manager // nil: S3 is not supported
 }

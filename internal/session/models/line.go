@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/model/tunnel"
 )
@@ -100,21 +100,21 @@ func (l *Line) serve(ctx context.Context) {
 
 // dial connects to the program in the sandbox, and starts it if it does not run.
 func (l *Line) dial(ctx context.Context) (net.Conn, error) {
-	fleet := l.c.Fleet
-	conn, err := fleet.Dial(ctx, l.account, l.sandbox, tunnel.ServerPort)
+	sandboxes := l.c.Fleet
+	conn, err := sandboxes.Dial(ctx, l.account, l.sandbox, tunnel.ServerPort)
 	if err == nil || errors.KindOf(err) != errors.Unavailable {
 		return conn, err
 	}
-	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: programLife,
+	req := fleet.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: programLife,
 		Detach: true, Background: true}
-	if fleet.Capabilities().Users {
+	if sandboxes.Capabilities().Users {
 		req.User = "0:0" // so that an agent that runs as another user cannot kill it
 	}
-	if _, err := fleet.Exec(ctx, l.account, l.sandbox, req); err != nil {
+	if _, err := sandboxes.Exec(ctx, l.account, l.sandbox, req); err != nil {
 		return nil, err
 	}
 	for deadline := time.Now().Add(programTime); ; {
-		conn, err := fleet.Dial(ctx, l.account, l.sandbox, tunnel.ServerPort)
+		conn, err := sandboxes.Dial(ctx, l.account, l.sandbox, tunnel.ServerPort)
 		if err == nil || errors.KindOf(err) != errors.Unavailable || time.Now().After(deadline) {
 			return conn, err
 		}

@@ -6,7 +6,7 @@ import (
 	"context"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/model/tunnel"
@@ -14,7 +14,7 @@ import (
 
 // Connector connects sandboxes with models.
 type Connector struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Gateway *model.Gateway // nil: agents reach models on their own
 	// Direct means that agents receive the credential itself. Otherwise they send their requests through the gateway,
 	// if the engine can connect into sandboxes.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
@@ -25,7 +25,7 @@ const inputScript = `f=$1; shift; exec "$@" <"$f"`
 
 // Runner runs agents for one prompt each.
 type Runner struct {
-	Fleet  *sandbox.Fleet
+	Fleet  *fleet.Fleet
 	Agents map[string]agent.Agent
 	Models models.Connector
 	Tag    string                          // of sandboxes that belong to a session
@@ -81,7 +81,7 @@ func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
 	}
 	cmd := program.Once(setup)
 	out := &output{conv: r.Agents[name].Open(setup), fit: r.Fit, tell: tell}
-	x, err := r.Fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{
+	x, err := r.Fleet.Exec(ctx, account, sb.ID, fleet.ExecRequest{
 		Args: append([]string{"/bin/sh", "-c", inputScript, "sh", dir + "/prompt"}, cmd.Args...), Env: cmd.Env,
 		Workdir: cmd.Dir, Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: pipe.Life, Stdout: out,
 	})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
@@ -44,7 +44,7 @@ func newProcess() *Process {
 }
 
 // Start starts a process with the program of req. Follow must follow.
-func Start(ctx context.Context, box shell.Sandbox, req sandbox.ExecRequest) (*Process, error) {
+func Start(ctx context.Context, box shell.Sandbox, req fleet.ExecRequest) (*Process, error) {
 	p := newProcess()
 	req.Timeout, req.Detach = Life, true
 	req.Background = true // the session determines when the sandbox is busy

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -126,7 +126,7 @@ type house struct {
 	store store.Sandboxes
 }
 
-func newHouse(t *testing.T, set ...func(*sandbox.Options)) *house {
+func newHouse(t *testing.T, set ...func(*fleet.Options)) *house {
 	t.Helper()
 	testenv.RequireTool(t, "git", "git")
 	h := &house{provider: &provider{Engine: sandboxtest.New(t)}, T: t, store: testdb.Open(t).Sandboxes()}
@@ -136,7 +136,7 @@ func newHouse(t *testing.T, set ...func(*sandbox.Options)) *house {
 		t.Fatal(err)
 	}
 	h.Engine.Image = base.ID
-	opts := sandbox.Options{Engine: h.provider, Store: h.store, Timeouts: spec.Timeouts{Grace: 1}}
+	opts := fleet.Options{Engine: h.provider, Store: h.store, Timeouts: spec.Timeouts{Grace: 1}}
 	for _, change := range set {
 		change(&opts)
 	}

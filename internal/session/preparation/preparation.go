@@ -12,7 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -29,7 +29,7 @@ const Tag = "harvest.session"
 
 // Preparer makes sandboxes of sessions ready.
 type Preparer struct {
-	Fleet       *sandbox.Fleet
+	Fleet       *fleet.Fleet
 	Images      Repos           // of repositories; nil for none
 	Volumes     volume.Provider // for memories; nil for none
 	Credentials credentials.Source
@@ -169,7 +169,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 		req.SnapshotOnEnd = false
 	}
 	req.Progress = func(progress image.Progress) {
-		if progress.Step == sandbox.StepQueue {
+		if progress.Step == fleet.StepQueue {
 			p.report(records.Stage{Name: progress.Step, Queued: true})
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
@@ -344,7 +344,7 @@ func TestReplacement(t *testing.T) {
 // TestSnapshotOnEnd checks that the files of a session are kept where the engine can.
 func TestSnapshotOnEnd(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(o *sandbox.Options) { o.Engine.(*provider).Can.Snapshot = true })
+	h := newHouse(t, func(o *fleet.Options) { o.Engine.(*provider).Can.Snapshot = true })
 	got, _ := h.prepare(session(""))
 	if !h.sandbox(got.Sandbox).SnapshotOnEnd {
 		t.Error("no snapshot at the end of the sandbox")
@@ -397,7 +397,7 @@ func TestModelKeysAreWithheld(t *testing.T) {
 		secret.Create); err != nil {
 		t.Fatal(err)
 	}
-	h := newHouse(t, func(o *sandbox.Options) { o.Secrets = v })
+	h := newHouse(t, func(o *fleet.Options) { o.Secrets = v })
 	h.Models.Fleet, h.Models.Gateway = h.Fleet, &model.Gateway{}
 	s := session("")
 	s.Request.Secrets = []string{"s"}
@@ -411,7 +411,7 @@ func TestModelKeysAreWithheld(t *testing.T) {
 // TestWaitForBoot checks that a session which waits for its turn reports it, once, and no duration.
 func TestWaitForBoot(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(o *sandbox.Options) { o.Boots = 1 })
+	h := newHouse(t, func(o *fleet.Options) { o.Boots = 1 })
 	booting, boot := make(chan struct{}, 2), make(chan struct{})
 	release := sync.OnceFunc(func() { close(boot) })
 	h.creating = func() { booting <- struct{}{}; <-boot }
@@ -431,7 +431,7 @@ func TestWaitForBoot(t *testing.T) {
 	if err := errors.Join(got.Err, <-first); err != nil {
 		t.Fatal(err)
 	}
-	if s := stages[0]; !s.Queued || s.Name != sandbox.StepQueue || s.MS != 0 || stages[1].Queued ||
+	if s := stages[0]; !s.Queued || s.Name != fleet.StepQueue || s.MS != 0 || stages[1].Queued ||
 		stages[1].Name != "sandbox" {
 		t.Errorf("%+v", stages)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
@@ -290,7 +290,7 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 			user: "0:0"}); err != nil {
 			return err
 		}
-		img, err = a.m.opts.Fleet.Snapshot(ctx, a.repo.Account, a.box, sandbox.SnapshotOptions{})
+		img, err = a.m.opts.Fleet.Snapshot(ctx, a.repo.Account, a.box, fleet.SnapshotOptions{})
 		return err
 	}); err != nil {
 		return err
@@ -330,7 +330,7 @@ func (a *attempt) step(ctx context.Context, s step) error {
 		if s.root {
 			user, a.asRoot = "0:0", true
 		}
-		x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, a.box, sandbox.ExecRequest{
+		x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, a.box, fleet.ExecRequest{
 			Args: []string{"/bin/sh", "-ec", s.command}, Workdir: path.Join(a.repo.Dir, s.dir), Env: stepEnv,
 			User: user, Stdout: a.log, Stderr: a.log, Timeout: a.repo.Recipe.limit(),
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
@@ -20,7 +20,7 @@ import (
 // Options of a Manager. Fleet, Images, Journal, Store and Check are required. Other zero fields get the default given
 // in their comments.
 type Options struct {
-	Fleet   *sandbox.Fleet
+	Fleet   *fleet.Fleet
 	Images  image.Builder
 	Journal *event.Journal
 	Store   Store

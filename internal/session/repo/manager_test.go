@@ -7,7 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -22,7 +22,7 @@ func options(t *testing.T) repo.Options {
 		t.Fatal(err)
 	}
 	db := testdb.Open(t)
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
+	fleet, err := fleet.Open(t.Context(), fleet.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		t.Fatal(err)
 	}

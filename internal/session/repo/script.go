@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 )
 
@@ -121,7 +121,7 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 		said = io.MultiWriter(a.log, &complaint)
 	}
 	env := gitEnv(a.repo.URL)
-	x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, box, sandbox.ExecRequest{
+	x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, box, fleet.ExecRequest{
 		Args: append([]string{"/bin/sh", "-euc", c.text, "sh"}, c.params...), User: c.user, Workdir: "/", Env: env,
 		Stdin: c.stdin, Stdout: &out, Stderr: said,
 		Timeout: a.repo.Recipe.limit(),

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/mcp"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
@@ -135,7 +135,7 @@ func (src Source) hideKeys(ctx context.Context, servers []mcp.Server,
 		}
 		file := path.Join("/dev/shm/harvest-mcp", s.Name)
 		x, err := src.Sandbox.Fleet.Exec(ctx, src.Sandbox.Account, src.Sandbox.ID,
-			sandbox.ExecRequest{Args: []string{"/bin/sh", "-euc", shell.PrivateFile, "sh", file}, Workdir: "/",
+			fleet.ExecRequest{Args: []string{"/bin/sh", "-euc", shell.PrivateFile, "sh", file}, Workdir: "/",
 				Stdin: strings.NewReader(text.String())})
 		if err != nil {
 			return nil, nil, err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 )
 
@@ -23,7 +23,7 @@ const maxOutput = 256 << 20
 
 // Sandbox is a sandbox of an account.
 type Sandbox struct {
-	Fleet       *sandbox.Fleet
+	Fleet       *fleet.Fleet
 	Account, ID string
 }
 
@@ -47,7 +47,7 @@ func (b Sandbox) Run(ctx context.Context, sh Script) ([]byte, commands.Result, e
 	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
 		"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
 	maps.Copy(env, sh.Env)
-	req := sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.Text, cmp.Or(sh.Name, "sh")},
+	req := fleet.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.Text, cmp.Or(sh.Name, "sh")},
 		sh.Params...), User: sh.User, Workdir: "/", Stdout: w, Env: env}
 	if sh.Stdin != "" {
 		req.Stdin = strings.NewReader(sh.Stdin)
@@ -100,7 +100,7 @@ const removeTime = 30 * time.Second
 func (b Sandbox) Remove(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(ctx, removeTime)
 	defer cancel()
-	req := sandbox.ExecRequest{Args: []string{"rm", "-rf", dir}, Workdir: "/"}
+	req := fleet.ExecRequest{Args: []string{"rm", "-rf", dir}, Workdir: "/"}
 	if b.Fleet.Capabilities().Users {
 		req.User = "0:0"
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 	"github.com/RelevanceAI/harvest/internal/session/pipe"
@@ -47,7 +47,7 @@ func (t Tree) Follow(ctx context.Context, work *sync.WaitGroup, line int) *Follo
 	f := &Follower{lines: make(chan pipe.Line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
 	work.Go(func() {
 		defer close(f.ended)
-		x, err := t.Fleet.Exec(ctx, t.Account, t.ID, sandbox.ExecRequest{
+		x, err := t.Fleet.Exec(ctx, t.Account, t.ID, fleet.ExecRequest{
 			Args: []string{"/bin/sh", "-euc", followScript, "sh", t.events(), strconv.Itoa(line)}, Workdir: "/",
 			Timeout: pipe.Life, Detach: true, Background: true,
 			Stdout: &pipe.Splitter{Lines: f.lines, Stop: f.stop},

@@ -1,5 +1,5 @@
 // Package records defines the records of Modal's protocol: the state that the next server must find. Each package under
-// modalapi encodes its own records; a Store keeps them.
+// internal/modal encodes its own records; a Store keeps them.
 package records
 
 import "context"

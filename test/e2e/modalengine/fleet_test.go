@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -27,7 +27,7 @@ import (
 
 // modalFleet is a Fleet whose sandboxes are at Modal. Our own server stands in for Modal.
 type modalFleet struct {
-	*sandbox.Fleet
+	*fleet.Fleet
 	h    *modalhost.Host
 	dir  string                              // the engine's
 	open func() (*modalengine.Engine, error) // of the same directory
@@ -58,7 +58,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 	if f.sdk, err = modal.NewClient(); err != nil {
 		t.Fatal(err)
 	}
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: testdb.Open(t).Sandboxes(),
+	f.Fleet, err = fleet.Open(t.Context(), fleet.Options{Engine: f.eng, Store: testdb.Open(t).Sandboxes(),
 		Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -170,7 +170,7 @@ func (f *modalFleet) apps(t *testing.T, one, two record.Sandbox) {
 // port sends HTTP to a port of a sandbox without a network, on persistent connections.
 func (f *modalFleet) port(t *testing.T, sb record.Sandbox) {
 	x, err := f.Exec(t.Context(), sb.Account, sb.ID,
-		sandbox.ExecRequest{Args: []string{"sh", "-c",
+		fleet.ExecRequest{Args: []string{"sh", "-c",
 			"mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"},
 			Detach: true})
 	if err != nil {
@@ -240,7 +240,7 @@ func (f *modalFleet) lost(t *testing.T, sb record.Sandbox) {
 		t.Errorf("it was never lost:\n%s", log)
 	}
 	if _, err := f.Exec(t.Context(), sb.Account, sb.ID,
-		sandbox.ExecRequest{Args: []string{"true"}}); errors.KindOf(err) != errors.Gone ||
+		fleet.ExecRequest{Args: []string{"true"}}); errors.KindOf(err) != errors.Gone ||
 		!strings.Contains(errors.Message(err), "terminated at Modal") {
 		t.Errorf("a command afterwards: %v", err)
 	}
@@ -263,7 +263,7 @@ func TestModalEngineSecrets(t *testing.T) {
 	said := func(sb record.Sandbox) string {
 		t.Helper()
 		x, err := f.Exec(t.Context(), sb.Account, sb.ID,
-			sandbox.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
+			fleet.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +282,7 @@ func TestModalEngineSecrets(t *testing.T) {
 	if got := said(f.create(t, "personal", spec.Request{Image: "base"})); got != ",\n" {
 		t.Errorf("a sandbox of the same image without the secret has %q", got)
 	}
-	next, err := f.Fork(t.Context(), one.Account, one.ID, sandbox.ForkRequest{})
+	next, err := f.Fork(t.Context(), one.Account, one.ID, fleet.ForkRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

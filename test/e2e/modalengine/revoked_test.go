@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
@@ -43,7 +43,7 @@ func TestModalEngineRevoked(t *testing.T) {
 	dir, store := testenv.DataDir(t), testdb.Open(t).Sandboxes()
 	var mu sync.Mutex
 	var lost []string
-	open := func(token map[string]string) (*sandbox.Fleet, *modalengine.Engine, func()) {
+	open := func(token map[string]string) (*fleet.Fleet, *modalengine.Engine, func()) {
 		t.Helper()
 		eng, err := modalengine.Open(t.Context(), modalengine.Options{
 			Dir: dir, Executable: h.Program, Image: "base", OutputBytes: 1 << 20, TokenID: token["MODAL_TOKEN_ID"],
@@ -52,7 +52,7 @@ func TestModalEngineRevoked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: store,
+		fleet, err := fleet.Open(t.Context(), fleet.Options{Engine: eng, Store: store,
 			Event: func(e record.Event) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -71,8 +71,8 @@ func TestModalEngineRevoked(t *testing.T) {
 			}
 		})
 	}
-	run := func(f *sandbox.Fleet, id string) error {
-		x, err := f.Exec(t.Context(), "personal", id, sandbox.ExecRequest{Args: []string{"true"}})
+	run := func(f *fleet.Fleet, id string) error {
+		x, err := f.Exec(t.Context(), "personal", id, fleet.ExecRequest{Args: []string{"true"}})
 		if err == nil {
 			_, err = x.Wait(t.Context())
 		}

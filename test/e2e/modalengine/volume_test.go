@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -266,7 +266,7 @@ func TestModalVolumes(t *testing.T) {
 
 // fleetAtModal is a server's sandboxes at Modal.
 type fleetAtModal struct {
-	*sandbox.Fleet
+	*fleet.Fleet
 	mu     sync.Mutex
 	events []record.Event // guarded by mu
 }
@@ -289,7 +289,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	t.Helper()
 	f := &fleetAtModal{}
 	var err error
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: testdb.Open(t).Sandboxes(),
+	f.Fleet, err = fleet.Open(t.Context(), fleet.Options{Engine: e, Store: testdb.Open(t).Sandboxes(),
 		Machine: spec.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -309,7 +309,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 // sh runs a script, which must succeed, and returns its output.
 func (f *fleetAtModal) sh(t *testing.T, ref, script string) string {
 	t.Helper()
-	x, err := f.Exec(t.Context(), "acme", ref, sandbox.ExecRequest{Args: []string{"sh", "-c", script}})
+	x, err := f.Exec(t.Context(), "acme", ref, fleet.ExecRequest{Args: []string{"sh", "-c", script}})
 	if err != nil {
 		t.Fatalf("exec %q: %v", script, err)
 	}
@@ -354,13 +354,13 @@ func TestModalCarriedOver(t *testing.T) {
 		}
 	})
 	f.sh(t, sb.ID, `echo kept >/srv/file; echo stored >/data/file`)
-	done, err := f.Exec(t.Context(), "acme", sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "echo said"},
+	done, err := f.Exec(t.Context(), "acme", sb.ID, fleet.ExecRequest{Args: []string{"sh", "-c", "echo said"},
 		Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run, err := f.Exec(t.Context(), "acme", sb.ID,
-		sandbox.ExecRequest{Args: []string{"sh", "-c", "echo begun; exec sleep 7777"}, Timeout: time.Hour,
+		fleet.ExecRequest{Args: []string{"sh", "-c", "echo begun; exec sleep 7777"}, Timeout: time.Hour,
 			Detach: true})
 	if err != nil {
 		t.Fatal(err)
@@ -428,18 +428,18 @@ func TestModalSnapshots(t *testing.T) {
 	}
 	first := create(spec.Request{SnapshotOnEnd: true})
 	f.sh(t, first.ID, "mkdir -p /srv/x && echo one >/srv/x/file")
-	run, err := f.Exec(ctx, "acme", first.ID, sandbox.ExecRequest{Args: []string{"sleep", "7777"}, Timeout: time.Hour,
+	run, err := f.Exec(ctx, "acme", first.ID, fleet.ExecRequest{Args: []string{"sleep", "7777"}, Timeout: time.Hour,
 		Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := f.Snapshot(ctx, "acme", first.ID, sandbox.SnapshotOptions{Name: "mine"})
+	img, err := f.Snapshot(ctx, "acme", first.ID, fleet.SnapshotOptions{Name: "mine"})
 	if err != nil || !slices.Contains(img.Names, "mine") || img.Snapshot.Lineage[0].Sandbox != first.ID ||
 		img.Spec.Owner != "acme" {
 		t.Fatalf("Snapshot: %+v, %v", img, err)
 	}
 	if _, err := f.Snapshot(ctx, "acme", first.ID,
-		sandbox.SnapshotOptions{Path: "/srv/x"}); errors.KindOf(err) != errors.Unsupported ||
+		fleet.SnapshotOptions{Path: "/srv/x"}); errors.KindOf(err) != errors.Unsupported ||
 		errors.RemedyOf(err) == "" {
 		t.Errorf("of a directory: %v", err)
 	}
@@ -451,7 +451,7 @@ func TestModalSnapshots(t *testing.T) {
 		slices.ContainsFunc(infos, func(i engine.ProcessInfo) bool { return i.ID == run.ID() }) {
 		t.Errorf("it has the other one's commands: %v, %v", infos, err)
 	}
-	fork, err := f.Fork(ctx, "acme", second.ID, sandbox.ForkRequest{})
+	fork, err := f.Fork(ctx, "acme", second.ID, fleet.ForkRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 	"github.com/RelevanceAI/harvest/test/host"
 )
 
@@ -44,7 +44,7 @@ func s3Process(h *host.Host) (pid int) {
 		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range all {
 			text, _ := os.ReadFile(file)
-			if string(text) == s3server.Name+"\x00"+filepath.Join(h.Data, "s3server")+"\x00" {
+			if string(text) == embedded.Name+"\x00"+filepath.Join(h.Data, "s3server")+"\x00" {
 				pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			}
 		}
@@ -117,7 +117,7 @@ func nobodySees(h *host.Host, pid int) {
 		h.T.Errorf("the keys are %v, %v", info, err)
 	}
 	text, err := os.ReadFile(path)
-	var keys s3server.Keys
+	var keys embedded.Keys
 	if err == nil {
 		err = json.Unmarshal(text, &keys)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
-	sandbox "github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
 )
 
@@ -54,7 +54,7 @@ func New(t *testing.T) *Engine {
 
 // Open opens a Fleet on e, unless opts name a type that embeds e, with records in a database of its own by default. At
 // the end of the test it closes both, and checks that no sandbox is left.
-func Open(t *testing.T, e *Engine, opts sandbox.Options) *sandbox.Fleet {
+func Open(t *testing.T, e *Engine, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 	if opts.Engine == nil {
 		opts.Engine = e
@@ -62,7 +62,7 @@ func Open(t *testing.T, e *Engine, opts sandbox.Options) *sandbox.Fleet {
 	if opts.Store == nil {
 		opts.Store = testdb.Open(t).Sandboxes()
 	}
-	fleet, err := sandbox.Open(t.Context(), opts)
+	fleet, err := fleet.Open(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 )
 
 // up is the directory of the Server, relative to its buckets, the working directory of the process.
@@ -27,7 +27,7 @@ const (
 // Main serves and never returns if the process was started for that. A program that starts a Server calls Main
 // first in main.
 func Main(ctx context.Context) {
-	if len(os.Args) != 2 || os.Args[0] != s3server.Name {
+	if len(os.Args) != 2 || os.Args[0] != embedded.Name {
 		return
 	}
 	// Ignore the signals of the server's terminal: this process ends with the server.
@@ -47,7 +47,7 @@ func Main(ctx context.Context) {
 func serveFor(ctx context.Context, starter net.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var keys s3server.Keys
+	var keys embedded.Keys
 	in := json.NewDecoder(starter)
 	if err := in.Decode(&keys); err != nil {
 		return errors.Wrapf(err, "read the server's output")
@@ -57,9 +57,9 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 		cancel()
 	}()
 	tell := func(err error) {
-		var s s3server.Started
+		var s embedded.Started
 		if err != nil {
-			s = s3server.Started{Kind: errors.KindOf(err), Message: errors.Message(err), Remedy: errors.RemedyOf(err)}
+			s = embedded.Started{Kind: errors.KindOf(err), Message: errors.Message(err), Remedy: errors.RemedyOf(err)}
 		}
 		_ = json.NewEncoder(starter).Encode(s) // if that fails, the starter is gone, which ends this process
 	}
@@ -71,7 +71,7 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	defer unlock()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, Config{Dir: ".", Address: up + s3server.Socket, AccessKey: keys.AccessKeyID,
+		ended <- Serve(ctx, Config{Dir: ".", Address: up + embedded.Socket, AccessKey: keys.AccessKeyID,
 			SecretKey: keys.SecretAccessKey})
 	}()
 	if err := answers(ctx, ended); err != nil {
@@ -87,14 +87,14 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(s3server.LastEnd):
+	case <-time.After(embedded.LastEnd):
 		return nil
 	}
 }
 
 // lock waits until an earlier process, which may still be ending, releases the directory.
 func lock(ctx context.Context) (unlock func(), err error) {
-	f, err := os.OpenFile(up+s3server.Lock, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(up+embedded.Lock, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, errors.Wrapf(err, "open the lock of the embedded S3")
 	}
@@ -119,7 +119,7 @@ func answers(ctx context.Context, ended chan error) error {
 	wait := time.NewTicker(tick)
 	defer wait.Stop()
 	for {
-		if c, err := new(net.Dialer).DialContext(ctx, "unix", up+s3server.Socket); err == nil {
+		if c, err := new(net.Dialer).DialContext(ctx, "unix", up+embedded.Socket); err == nil {
 			return c.Close()
 		}
 		select {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 )
 
 // Config is the configuration of Serve.
@@ -32,7 +32,7 @@ type Config struct {
 
 // Serve serves until ctx ends. Unsupported if the file system of Dir does not support extended attributes.
 func Serve(ctx context.Context, c Config) error {
-	if err := s3server.Check(c.Dir); err != nil {
+	if err := embedded.Check(c.Dir); err != nil {
 		return err
 	}
 	be, err := posix.New(c.Dir, attributes{}, posix.PosixOpts{ValidateBucketNames: true, CopyObjectThreshold: 5 << 30})
