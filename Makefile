@@ -26,18 +26,25 @@ export GORACE ?= atexit_sleep_ms=50
 # What tools/testrun makes: test binaries, logs, durations.json, flaky.md.
 RESULTS  := test-results
 PACKAGES ?= ./...
-TESTRUN  := go run ./tools/testrun -out $(RESULTS) -wait e2e/ \
+TESTRUN  := bin/tools/testrun -out $(RESULTS) -wait test/e2e/ \
 	-first internal/image/imagetest:TestBaseImage,test/e2e/image:TestAgentImageBuilds
 # When long tests of make cover no longer start, and when they are stopped; and which third of them is the first.
 START    ?= 40m
 END      ?= 50m
 TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
-# What the gate does not count: code of tests, programs that only developers run, internal/base/fault, and what runs in gVisor's own process, which has neither an environment nor a
-# file system to write counters to (the snapshots of internal/engine/enginetest run it).
-UNCOUNTED := e2e,internal/base/fault,internal/engine/gvisor/layer/agent,internal/engine/gvisor/sentry,cmd/harvest/sentry,tools/lint,internal/base/testenv,tools/testrun,internal/engine/enginetest,internal/session/agent/agenttest,internal/image/imagetest,test/stubs/modaltest,test/stubs/sandboxtest,internal/store/storetest,test/stubs/modeltest,test/stubs/s3test,internal/app/programs/pack,bench
+# Directories that the gate does not count: code of tests, programs that only developers run, internal/base/fault, and the
+# code that runs in gVisor's own process, which has neither an environment nor a file system to write counters to (the
+# snapshots of internal/engine/enginetest run it).
+UNCOUNTED := test tools cmd/harvest/sentry internal/app/programs/pack internal/base/fault internal/base/testenv \
+	internal/engine/enginetest internal/engine/gvisor/layer/agent internal/engine/gvisor/sentry \
+	internal/image/imagetest internal/session/agent/agenttest internal/store/storetest
+
+# The modules of Harvest. Those of tools/peers and tools/release have requirements of other programs.
+MODULES  := . client tools
 
 # Compilers that collect garbage less often need a sixth less time.
 BUILD    := env GOGC=400 CGO_ENABLED=0 go build -v -trimpath
+BUILD_TOOL := $(subst go build,go -C tools build,$(BUILD))
 
 # Systems for which harvest is the command line alone, without the server.
 CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
@@ -57,7 +64,7 @@ PROGRAMS := keeper sentry tools s3
 build: keeper
 	@$(STEP) "build the server" \
 		$(BUILD) -buildvcs=auto -tags keeper -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
-	@$(STEP) "compress the server" $(PACK) bin/harvest-server cmd/harvest/inner/server.zst
+	@$(STEP) "compress the server" $(PACK) bin/harvest-server internal/app/programs/server.zst
 	@$(STEP) "build the command line" \
 		$(BUILD) -buildvcs=auto -tags keeper,clientonly -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
@@ -98,12 +105,17 @@ run: build
 
 deps:
 	@tools/scripts/deps
-	@$(STEP) "fetch the modules" sh -c 'go list -test -deps ./... >/dev/null'
+	@$(STEP) "fetch the modules" sh -ec 'for m in $(MODULES); do go -C $$m list -test -deps ./... >/dev/null; done'
 
-test: deps
+# A program of the module tools runs in the root of the repository, where go run -C would not start it.
+bin/tools/%: FORCE
+	@go -C tools build -o $(CURDIR)/$@ ./$*
+FORCE:
+
+test: deps bin/tools/testrun
 	$(TESTRUN) quick $(PACKAGES)
 
-test-long: deps
+test-long: deps bin/tools/testrun
 	$(TESTRUN) -retries 2 long $(PACKAGES)
 
 test-modal: deps
@@ -135,8 +147,9 @@ check: export CGO_ENABLED = 0
 check: export GOFLAGS = -trimpath
 check: export GOGC = 400
 check: fmt
-	@$(STEP) "vet" go vet ./...
-	@$(STEP) "check go.mod" go mod tidy -diff
+	@set -e; for module in $(MODULES); do \
+		$(STEP) "vet $$module" go -C $$module vet ./...; \
+		$(STEP) "check go.mod of $$module" go -C $$module mod tidy -diff; done
 	@$(STEP) "vet the peers" go -C tools/peers vet ./...
 	@$(STEP) "vet the program release" go -C tools/release vet ./...
 	@$(STEP) "test the program release" go -C tools/release test ./...
@@ -145,8 +158,9 @@ check: fmt
 	@set -e; for platform in $(CLIENTS); do $(STEP) "build harvest for $$platform" \
 		env GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -v -o /dev/null ./cmd/harvest; done
 	@$(STEP) "build the command line" go build -v -tags clientonly -o /dev/null ./cmd/harvest
-	@$(STEP) "check the rules of tools/lint" go test -count=1 ./tools/lint
-	@$(STEP) "staticcheck" go tool staticcheck ./...
+	@$(STEP) "check the rules of tools/lint" go -C tools test -count=1 ./lint
+	@set -e; program=$$(go -C tools tool -n staticcheck); for module in $(MODULES); do \
+		$(STEP) "staticcheck of $$module" env -C $$module "$$program" ./...; done
 	@tools/scripts/vulncheck
 
 vulncheck:
@@ -154,17 +168,17 @@ vulncheck:
 
 # Unit tests count into one directory, processes of the built binary into another, which ordinary users can reach too;
 # the gate sees both.
-cover: deps
+cover: deps bin/tools/testrun bin/tools/coverage
 	rm -rf $(RESULTS)/cover $(RESULTS)/flaky.md && mkdir -p $(RESULTS)/cover/unit
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
 	HARVEST_COVERDIR="$$e2e" $(TESTRUN) -cover -retries 2 -start $(START) -end $(END) -turn $(TURN) all; \
 	go tool covdata textfmt -i=$(RESULTS)/cover/unit,"$$e2e" -o $(RESULTS)/cover/profile.txt
-	go run ./tools/coverage -min 90 -left $(RESULTS)/left.txt -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
+	bin/tools/coverage -min 90 -left $(RESULTS)/left.txt -exclude "$(UNCOUNTED)" $(RESULTS)/cover/profile.txt
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
-	@$(STEP) "build the benchmark" $(BUILD) -tags keeper -ldflags "$(LDFLAGS)" -o bin/bench ./tools/bench
-	@$(STEP) "build runsc" $(BUILD) -ldflags "-s -w" -o bin/runsc ./tools/bench/runsc
+	@$(STEP) "build the benchmark" $(BUILD_TOOL) -tags keeper -ldflags "$(LDFLAGS)" -o $(CURDIR)/bin/bench ./bench
+	@$(STEP) "build runsc" $(BUILD_TOOL) -ldflags "-s -w" -o $(CURDIR)/bin/runsc ./bench/runsc
 	@$(STEP) "build the S3 server" $(BUILD) -ldflags "-s -w" -o bin/s3server ./test/stubs/s3server
 	bin/bench $(BENCH)
 

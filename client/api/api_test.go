@@ -5,8 +5,6 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/RelevanceAI/harvest/client/api"
 )
 
@@ -41,7 +39,7 @@ func TestResultShape(t *testing.T) {
 	t.Parallel()
 	got, err := json.Marshal(api.Result{ReturnCode: 0, Stdout: "42\n", Duration: 0.031, SandboxID: "sbx_1"})
 	want := `{"returncode":0,"stdout":"42\n","stderr":"","duration_secs":0.031,"sandbox_id":"sbx_1","timed_out":false}`
-	if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
-		t.Errorf("%v\n%s", err, diff)
+	if err != nil || string(got) != want {
+		t.Errorf("got %s, %v; want %s", got, err, want)
 	}
 }

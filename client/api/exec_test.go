@@ -2,10 +2,9 @@ package api_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/client/api"
 )
@@ -30,7 +29,7 @@ func TestResultsMarkBinaryOutput(t *testing.T) {
 			t.Errorf("%s: %s", name, plain)
 		}
 		var back api.Result
-		if err := json.Unmarshal(data, &back); err != nil || !cmp.Equal(back, c.in) {
+		if err := json.Unmarshal(data, &back); err != nil || !reflect.DeepEqual(back, c.in) {
 			t.Errorf("%s: %+v, %v", name, back, err)
 		}
 	}

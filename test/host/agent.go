@@ -58,7 +58,7 @@ func locked(t *testing.T, dir string, f func()) {
 // cliDir returns the directory of this user's tests for the image "cli" with the pinned versions of the programs.
 func cliDir(t *testing.T) (dir string, versions map[string]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../internal/image/agent/files/package.json")
+	text, err := os.ReadFile("../../../internal/image/agent/files/package.json")
 	var pinned struct{ Dependencies map[string]string }
 	if err = errors.Join(err, json.Unmarshal(text, &pinned)); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ var agentImage struct {
 // minutes the first time.
 func buildAgentImage(t *testing.T, setup func(env *testscript.Env) error) (cache string, built api.Image) {
 	t.Helper()
-	cache = testenv.Cache(t, "agent", append(imagetest.Sources, "mcp")...)
+	cache = testenv.Cache(t, "agent", append(imagetest.Sources, "internal/base/mcp")...)
 	agentImage.Lock()
 	defer agentImage.Unlock()
 	if agentImage.built.ID != "" {

@@ -28,7 +28,7 @@ type options struct {
 	exclude []string
 }
 
-const usage = "usage: coverage [-min percent] [-left file] [-min-left percent] [-exclude dir,…] profile…"
+const usage = `usage: coverage [-min percent] [-left file] [-min-left percent] [-exclude "dir …"] profile…`
 
 func parseFlags(args []string) (options, []string, error) {
 	flags := flag.NewFlagSet("coverage", flag.ContinueOnError)
@@ -37,18 +37,13 @@ func parseFlags(args []string) (options, []string, error) {
 	left := flags.String("left", "", "file with the names of tests that had no time, one a line")
 	some := flags.Float64("min-left", 88, "the least share if tests had no time")
 	module := flags.String("module", "github.com/RelevanceAI/harvest", "path of the module")
-	exclude := flags.String("exclude", "", "directories that do not count, separated by commas")
+	exclude := flags.String("exclude", "", "directories that do not count, separated by spaces")
 	if err := flags.Parse(args); err != nil {
 		return options{}, nil, errors.Wrapf(err, usage)
 	}
 	if flags.NArg() == 0 {
 		return options{}, nil, errors.Errorf(usage)
 	}
-	opts := options{least: *least, left: *left, some: *some, module: *module}
-	for dir := range strings.SplitSeq(*exclude, ",") {
-		if dir != "" {
-			opts.exclude = append(opts.exclude, dir)
-		}
-	}
+	opts := options{least: *least, left: *left, some: *some, module: *module, exclude: strings.Fields(*exclude)}
 	return opts, flags.Args(), nil
 }

@@ -132,8 +132,6 @@ func packages(module fs.FS, exclude []string) (code, error) {
 		case d.IsDir() && (d.Name() == "testdata" || d.Name() != "." && d.Name()[0] == '.' ||
 			slices.Contains(exclude, p)):
 			return fs.SkipDir
-		case d.IsDir() && p != "." && hasModule(module, p):
-			return fs.SkipDir // another module with its own tests
 		case d.IsDir() || path.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go"):
 			return nil
 		}
@@ -152,12 +150,6 @@ func packages(module fs.FS, exclude []string) (code, error) {
 		return nil
 	})
 	return all, errors.Wrapf(err, "read the module")
-}
-
-// hasModule reports whether a directory is the root of another module.
-func hasModule(module fs.FS, dir string) bool {
-	_, err := fs.Stat(module, path.Join(dir, "go.mod"))
-	return err == nil
 }
 
 func hasStatements(d ast.Decl) bool {

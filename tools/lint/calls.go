@@ -8,8 +8,9 @@ import (
 )
 
 // dialers are the packages whose connections accounts do not choose, or that have their own rules for them.
-var dialers = []string{"internal/...", "engine/...", "internal/engine/gateway/netstack", "internal/session/agent/opencode/bridge", "client",
-	"bench/...", "e2e/..."}
+var dialers = []string{"base/netguard", "base/testenv", "base/trace", "client/...", "engine/fake",
+	"engine/gateway/netstack", "engine/gvisor/...", "engine/modal/...", "engine/proc", "s3/embedded/serve",
+	"session/agent/opencode/bridge", "test/...", "tools/bench/..."}
 
 const guarded = "connect with netguard.Rules of the account"
 
@@ -21,15 +22,15 @@ var forbidden = []struct {
 }{
 	{"fmt.Errorf", nil,
 		"write errors.Wrapf or errors.Errorf for operators, errors.Newf or errors.Explainf for clients"},
-	{"fmt.Print*", []string{"cmd/harvest/..."}, "write to an io.Writer that the caller gives, or log with logf"},
+	{"fmt.Print*", commands, "write to an io.Writer that the caller gives, or log with logf"},
 	{"print", nil, "log with logf.Debugf(ctx, …)"},
 	{"println", nil, "log with logf.Debugf(ctx, …)"},
 	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
-	{"time.Sleep", []string{"internal/engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
+	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
-	{"panic", []string{"internal/engine/enginetest", "internal/image/imagetest", "internal/store/storetest", "test/stubs/modeltest"},
+	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "test/stubs/modeltest"},
 		"return errors.Errorf(…)"},
-	{"context.Background", []string{"internal/engine/enginetest", "test/stubs/s3test"},
+	{"context.Background", []string{"engine/enginetest", "test/stubs/s3test"},
 		"pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
 	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},
@@ -80,7 +81,7 @@ func calls(t *tree) []Finding {
 // bareClient finds an http.Client without a Transport, which uses http.DefaultTransport.
 func bareClient(f *file, lit *ast.CompositeLit) []Finding {
 	if !lacks(f, lit, "net/http", "Client", "Transport") ||
-		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
+		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.pkg()) }) {
 		return nil
 	}
 	return []Finding{{f.path, f.line(lit), "http.Client", "there is an http.Client without a Transport", guarded}}
@@ -89,8 +90,8 @@ func bareClient(f *file, lit *ast.CompositeLit) []Finding {
 // bareTransport finds an http.Transport that dials by itself, in a file that does not put it under rules. The command
 // line connects for the person who runs it.
 func bareTransport(f *file, lit *ast.CompositeLit) []Finding {
-	if !lacks(f, lit, "net/http", "Transport", "DialContext") || fits("cmd/harvest", f.dir()) ||
-		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
+	if !lacks(f, lit, "net/http", "Transport", "DialContext") || fits("cmd/harvest", f.pkg()) ||
+		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.pkg()) }) {
 		return nil
 	}
 	guards := false
@@ -139,7 +140,7 @@ func forbid(f *file, n ast.Node, name string) []Finding {
 	for _, rule := range forbidden {
 		stem, open := strings.CutSuffix(rule.call, "*")
 		hit := name == rule.call || open && strings.HasPrefix(name, stem)
-		if !hit || slices.ContainsFunc(rule.in, func(p string) bool { return fits(p, f.dir()) }) {
+		if !hit || slices.ContainsFunc(rule.in, func(p string) bool { return fits(p, f.pkg()) }) {
 			continue
 		}
 		if f.isMain() && (name == "os.Exit" || name == "context.Background") {

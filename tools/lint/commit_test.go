@@ -49,7 +49,7 @@ func TestBuildsCarryTheirCommit(t *testing.T) {
 	for _, program := range []string{"bin/harvest", "bin/harvest-server"} {
 		fields := made[program]
 		named := slices.ContainsFunc(fields, func(f string) bool {
-			return strings.HasPrefix(f, "github.com/RelevanceAI/harvest/internal/release.revision="+commit)
+			return strings.HasPrefix(f, "github.com/RelevanceAI/harvest/internal/base/release.revision="+commit)
 		})
 		if !named {
 			t.Errorf("%s does not name the commit %s: %q", program, commit, fields)

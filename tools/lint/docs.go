@@ -32,12 +32,12 @@ func pages(t *tree) []Finding {
 	}
 	named := map[string]bool{}
 	for _, f := range t.files {
-		if f.isTest() || named[f.dir()] {
+		if f.isTest() || named[f.pkg()] {
 			continue
 		}
-		named[f.dir()] = true
-		if !strings.Contains(t.docs["ARCHITECTURE.md"], "`"+f.dir()+"`") {
-			all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", "package `" + f.dir() + "` is not in the layout",
+		named[f.pkg()] = true
+		if !strings.Contains(t.docs["ARCHITECTURE.md"], "`"+f.pkg()+"`") {
+			all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", "package `" + f.pkg() + "` is not in the layout",
 				"add a row that describes it"})
 		}
 	}

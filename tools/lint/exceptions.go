@@ -1,5 +1,8 @@
 package lint
 
+// noEvent is the reason of several exceptions.
+const noEvent = "there is no event for the end of processes that are not children"
+
 // exceptions are accepted breaches, by file and rule, with the reason. An unused exception is a finding.
 var exceptions = map[string]string{
 	"internal/base/testenv/leaks.go time.Sleep": "there is no event for the end of a foreign process",
@@ -9,16 +12,16 @@ var exceptions = map[string]string{
 
 	"internal/engine/fake/fault.go context.Background":  "injected faults run by themselves; no caller waits for them",
 	"internal/engine/fake/engine.go os.Exit":            "the entry of a helper process",
-	"internal/engine/proc/keeper.go context.Background": "the caller of the command is gone; its child processes must end too",
+	"internal/engine/proc/keeper.go context.Background": "the caller is gone; its child processes must end too",
 	"internal/engine/proc/keeper.go os.Exit":            "the entry of a helper process",
-	"internal/engine/proc/table.go time.Sleep":          "there is no event for the end of processes that are not children",
+	"internal/engine/proc/table.go time.Sleep":          noEvent,
 	"internal/engine/modal/inside/inside.go os.Exit":    "the entry of a helper process",
-	"internal/engine/fake/sandbox.go time.Sleep":        "there is no event for the end of processes that are not children",
+	"internal/engine/fake/sandbox.go time.Sleep":        noEvent,
 
 	"internal/s3/embedded/serve/child.go os.Exit": "the entry of a helper process",
 
 	"internal/s3/mount/child.go os.Exit":      "the entry of a helper process",
-	"internal/s3/mount/manager.go time.Sleep": "there is no event for the end of processes that are not children",
+	"internal/s3/mount/manager.go time.Sleep": noEvent,
 
 	"internal/engine/gvisor/boot.go exec.Command":            "a keeper outlives who started it",
 	"internal/engine/gvisor/cgroup/cgroup.go time.Sleep":     "cgroup v1 sends no event when a cgroup is empty",
@@ -26,7 +29,7 @@ var exceptions = map[string]string{
 	"internal/engine/gvisor/tool/tool.go os.Exit":            "the entry of helper processes",
 	"internal/engine/gvisor/runsc/sandbox.go exec.Command":   "a sandbox lives as long as its keeper",
 	"internal/engine/gvisor/sentry/sentry.go os.Exit":        "the entry of gVisor's processes",
-	"internal/engine/gvisor/keeper/kill.go time.Sleep":       "there is no event for the end of processes inside gVisor",
+	"internal/engine/gvisor/keeper/kill.go time.Sleep":       "there is no event for the end of a process in gVisor",
 	"internal/engine/gvisor/keeper/keeper.go os.Chdir":       "a keeper is a process of its own, with one directory",
 	"internal/engine/gvisor/tool/tool.go context.Background": "what a tool does ends with its process",
 
@@ -36,10 +39,10 @@ var exceptions = map[string]string{
 	"internal/image/dockerfile/files/delta.go tar.Header": "a mark in a layer, which becomes no file",
 	"test/host/modalhost/images.go tar.Header":            "files of images for tests, whose times no test reads",
 
-	"internal/image/library.go context.Background": "opening and finding read a directory, at once and for no caller with " +
-		"a context",
+	"internal/image/library.go context.Background": "opening and finding read a directory, at once, for no caller " +
+		"with a context",
 	"internal/server/edge/errors.go panic":               "net/http breaks a stream of HTTP/2 off for nothing else",
-	"internal/base/dirlock/dirlock.go time.Sleep":        "there is no event for a foreign process that writes its pid, or ends",
+	"internal/base/dirlock/dirlock.go time.Sleep":        "no event says that a foreign process wrote its pid, or ended",
 	"internal/store/migrate.go panic":                    "the files are in the binary: a failure is one of the build",
 	"internal/engine/volume/local.go context.Background": "it empties the trash in the background, for no caller",
 }

@@ -11,13 +11,14 @@ import (
 func unusedGrants(t *tree, rows []row) []Finding {
 	used := map[[2]string]bool{} // row and grant
 	for _, f := range t.files {
-		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.dir()) })
+		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.pkg()) })
 		if i < 0 || f.isTest() {
 			continue
 		}
 		for _, spec := range f.ast.Imports {
 			target, _ := strconv.Unquote(spec.Path.Value)
 			dep, ours := strings.CutPrefix(target, modulePath+"/")
+			dep = short(dep)
 			if !ours || slices.Contains(above, dep) {
 				continue
 			}

@@ -27,17 +27,19 @@ func TestUnusedGrants(t *testing.T) {
 		return &fstest.MapFile{Data: []byte("// Package x is.\npackage " + pkg +
 			"\n\nimport _ \"" + modulePath + "/" + imports + "\"\n")}
 	}
-	tree, err := load(fstest.MapFS{"internal/engine/volume/volume.go": file("volume", "secret"),
-		"volume/volume_test.go": file("volume", "event"), "volume/more.go": file("volume", "internal/base/ids")})
+	tree, err := load(fstest.MapFS{"internal/engine/volume/volume.go": file("volume", "internal/base/secret"),
+		"internal/engine/volume/volume_test.go": file("volume", "internal/base/event"),
+		"internal/engine/volume/more.go":        file("volume", "internal/base/ids")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
 		grant string
 		want  int
-	}{"used": {"secret", 0}, "of a test": {"event", 1}, "of none": {"account", 1}, "above": {"internal/...", 1},
-		"all": {"...", 0}} {
-		if got := unusedGrants(tree, []row{{"volume", []string{c.grant}, ""}}); len(got) != c.want {
+	}{"used": {"base/secret", 0}, "of a test": {"base/event", 1}, "of none": {"base/account", 1},
+		"above": {"base/ids", 1},
+		"all":   {"...", 0}} {
+		if got := unusedGrants(tree, []row{{"engine/volume", []string{c.grant}, ""}}); len(got) != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

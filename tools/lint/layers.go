@@ -6,7 +6,22 @@ import (
 	"strings"
 )
 
-// row lists the packages of this module that a package may import. "x/..." matches x and all packages below it.
+// subjects are the folders of the tree from the bottom to the top, without internal. A package may import packages of
+// its own subject and of those below it.
+var subjects = []string{"client", "base", "image", "engine", "s3", "fleet", "session", "store", "modal", "web",
+	"server", "cli", "app", "cmd", "test", "tools"}
+
+// height is the position of a package's subject, or -1 if it has none.
+func height(pkg string) int {
+	subject, _, _ := strings.Cut(pkg, "/")
+	return slices.Index(subjects, subject)
+}
+
+// short is a path in the form of the rows: without internal.
+func short(dir string) string { return strings.TrimPrefix(dir, "internal/") }
+
+// row lists the packages of this repository that a package may import. Paths lack the prefix internal; "x/..." matches
+// x and all packages below it.
 type row struct {
 	pkg  string
 	may  []string
@@ -14,7 +29,7 @@ type row struct {
 }
 
 // above is allowed in every package but the two at the bottom.
-var above = []string{"errors", "logf", "internal/base/pattern", "internal/base/fault", "internal/base/ids"}
+var above = []string{"client/errors", "base/logf", "base/pattern", "base/fault", "base/ids"}
 
 // handlersHint is the hint for the packages of handlers.
 const handlersHint = "handlers know one subject; server joins them"
@@ -24,216 +39,225 @@ const commandsHint = "commands know one subject; package main joins them, and st
 
 // rows are the layers of ARCHITECTURE.md, from the bottom to the top. The first matching row counts.
 var rows = []row{
-	{"errors", nil, "errors is at the bottom; what needs more belongs above it"},
-	{"logf", nil, "logf is at the bottom; what needs more belongs above it"},
+	{"client/transport/...", nil, "it carries bytes; its users know their meaning"},
+	{"client/errors", nil, "errors is at the bottom; what needs more belongs above it"},
+	{"client/api", nil, "the wire format is plain; server and client convert"},
+	{"client", []string{"client/api", "client/transport/bytestream", "client/transport/socket"},
+		"the client knows the wire format only, so that programs can import it alone"},
 
-	{"tools/lint", nil, "the rules read files, not packages"},
-	{"internal/base/testenv", nil,
+	{"base/logf", nil, "logf is at the bottom; what needs more belongs above it"},
+	{"base/testenv", nil,
 		"helpers of all tests import no package of the module; put a helper that does beside its package"},
-	{"tools/testrun", []string{"internal/base/testenv"}, "the runner of tests reads packages, it imports none"},
-	{"internal/s3/embedded/serve", []string{"internal/s3/embedded"},
-		"the process that serves S3 knows who starts it, and nothing else"},
-	{"test/stubs/s3test", []string{"internal/base/testenv"},
-		"helpers of tests know the package that they are beside only"},
-	{"internal/base/netguard", []string{"internal/base/iprange"},
-		"the guard knows addresses and rules; its callers know accounts"},
-	{"internal/s3/embedded", []string{"internal/base/atomicfile"}, "the embedded S3 keeps its keys in a file"},
-	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
-
-	{"config", nil, "config knows values only; its callers convert them"},
-	{"account", []string{"config"}, "accounts are plain; the server asks them who may do what"},
-	{"internal/base/account/oidc", []string{"account", "config", "internal/base/netguard"},
+	{"base/netguard", []string{"base/iprange"}, "the guard knows addresses and rules; its callers know accounts"},
+	{"base/config", nil, "config knows values only; its callers convert them"},
+	{"base/account", []string{"base/config"}, "accounts are plain; the server asks them who may do what"},
+	{"base/account/oidc", []string{"base/account", "base/config", "base/netguard"},
 		"it identifies the caller, and the server decides the rights"},
-	{"event", nil, "events are plain; the package that sends one fills it"},
-	{"mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
-	{"secret", []string{"config"}, "secrets are plain; sandbox and session decide who gets them"},
-	{"git", nil, "git returns scripts; its callers run them in sandboxes"},
-	{"github", []string{"config", "internal/..."}, "it knows GitHub's API only; session decides for whom"},
-	{"model", []string{"config", "internal/base/netguard"}, "the gateway to models is plain: its callers pass credentials"},
-	{"test/stubs/modeltest", nil, "the stub knows the API's protocol only"},
-	{"internal/session/model/tunnel", nil, "the tunnel carries requests and knows nothing of them"},
-	{"gateway/...", []string{"gateway/...", "internal/..."}, "the gateway is plain: its callers pass the policy"},
-	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
-	{"memory", []string{"volume"}, "memory is files in volumes; session mounts them"},
-	{"image", []string{"internal/..."},
+	{"base/event", nil, "events are plain; the package that sends one fills it"},
+	{"base/mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
+	{"base/secret", []string{"base/config"}, "secrets are plain; fleet and session decide who gets them"},
+	{"base/places", nil, "a place is a value; s3 knows how to reach it"},
+	{"base/...", nil, "these packages are plain helpers; pass what they need as parameters"},
+
+	{"image", []string{"base/atomicfile", "base/filelock", "base/tarfs"},
 		"the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
-	{"internal/image/agent", []string{"image/...", "mcp", "internal/..."},
+	{"image/agent", []string{"base/mcp", "base/tarfs", "image/..."},
 		"images know nothing of engines; take a small Runner interface"},
-	{"image/...", []string{"image/...", "internal/..."},
-		"images know nothing of engines; take a small Runner interface"},
+	{"image/...", []string{"base/atomicfile", "base/filelock", "base/netguard", "base/processes", "base/tarfs",
+		"base/testenv", "image/..."}, "images know nothing of engines; take a small Runner interface"},
 
-	{"internal/base/places", nil, "a place is a value; s3 knows how to reach it"},
-	{"engine", []string{"image", "internal/base/places", "volume", "internal/base/tarfs"},
-		"the contract of engines knows images, volumes and names of places only; policy belongs in sandbox"},
-	{"internal/engine/enginetest", []string{"engine", "image", "volume", "internal/..."},
+	{"engine/gateway/...", []string{"base/iprange", "engine/gateway/..."},
+		"the gateway is plain: its callers pass the policy"},
+	{"engine/volume", []string{"base/tarfs"}, "volumes know nothing of engines"},
+	{"engine", []string{"base/places", "base/tarfs", "engine/volume", "image"},
+		"the contract of engines knows images, volumes and names of places only; policy belongs in fleet"},
+	{"engine/enginetest", []string{"base/tarfs", "base/testenv", "engine", "engine/volume", "image"},
 		"the suite uses the contract only, so that every engine can run it"},
-	{"internal/engine/proc", []string{"engine", "internal/..."}, "it starts processes, and knows no engine"},
-	{"internal/engine/fake/...", []string{"engine", "internal/engine/proc", "image/...", "volume/...", "internal/..."},
-		"engines hold no policy and do not know one another"},
-	{"internal/engine/gvisor/...", []string{"engine", "internal/engine/gvisor/...", "image/...", "volume/...", "gateway/...",
-		"internal/..."}, "engines hold no policy and do not know one another"},
-	{"internal/engine/modal/...", []string{"engine", "internal/engine/modal/...", "internal/engine/gvisor/wire", "internal/engine/proc", "image/...",
-		"internal/base/places", "volume/...", "gateway", "internal/..."},
+	{"engine/proc", []string{"base/atomicfile", "engine"}, "it starts processes, and knows no engine"},
+	{"engine/fake/...", []string{"base/atomicfile", "base/tarfs", "engine", "engine/proc", "engine/volume/...",
+		"image/..."}, "engines hold no policy and do not know one another"},
+	{"engine/gvisor/...", []string{"base/atomicfile", "base/privilege", "base/processes", "base/tarfs",
+		"client/transport/socket", "engine", "engine/gateway/...", "engine/gvisor/...", "engine/volume/...",
+		"image/..."}, "engines hold no policy and do not know one another"},
+	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/tarfs", "engine", "engine/gateway",
+		"engine/gvisor/wire", "engine/modal/...", "engine/proc", "engine/volume/...", "image/..."},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
-	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
-	{"internal/session/agent/agenttest", []string{"agent"}, "helpers of tests know the contract of agents only"},
-	{"internal/session/agent/opencode/bridge", []string{"agent", "internal/session/agent/opencode"},
-		"it runs in a sandbox and knows its own agent only"},
-	{"internal/session/agent/scripted/program", []string{"agent", "internal/session/agent/scripted"},
-		"it runs in a sandbox and knows its own agent only"},
-	{"agent/...", []string{"agent", "engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 
-	{"internal/s3/tree", nil, "a tree is files of one machine; its callers know buckets"},
-	{"s3", []string{"internal/s3/tree", "internal/base/netguard"}, "s3 says how to reach a place; the packages below it work there"},
-	{"internal/s3/buffer", nil, "buffers are memory; their users know objects"},
-	{"internal/s3/manifest", []string{"internal/s3/tree"}, "a manifest is a file of entries; its readers know where it is"},
-	{"internal/s3/object/wire", []string{"internal/base/netguard"}, "it sends requests; internal/s3/object knows what they mean"},
-	{"internal/s3/object", []string{"s3", "internal/s3/buffer", "internal/s3/manifest", "internal/s3/object/wire", "internal/s3/tree", "internal/base/netguard",
-		"client/transport/socket"}, "the client of a bucket knows single objects; syncs are above it"},
-	{"internal/s3/volsync/plan", []string{"internal/s3/manifest", "internal/s3/tree"}, "a plan is pure: pass what it needs as parameters"},
-	{"internal/s3/volsync/state", []string{"internal/s3/manifest", "internal/s3/object", "internal/s3/volsync/plan", "internal/s3/tree", "internal/base/atomicfile"},
-		"the state is this machine's records; internal/s3/volsync decides when to write them"},
-	{"internal/s3/volsync/remote", []string{"internal/s3/buffer", "internal/s3/manifest", "internal/s3/object", "internal/s3/volsync/state", "internal/s3/tree"},
-		"it reads a bucket's entries; internal/s3/volsync decides about them"},
-	{"internal/s3/volsync/pack", []string{"internal/s3/buffer", "internal/s3/manifest", "internal/s3/object", "internal/s3/volsync/plan", "internal/s3/volsync/state", "internal/s3/tree"},
-		"packs are copies of small files; internal/s3/volsync decides when to make and use them"},
-	{"internal/s3/volsync", []string{"internal/s3/buffer", "internal/s3/manifest", "internal/s3/object", "internal/s3/volsync/...", "internal/s3/tree"},
+	{"s3/embedded/serve", []string{"s3/embedded"}, "the process that serves S3 knows who starts it, and nothing else"},
+	{"s3/embedded", []string{"base/atomicfile"}, "the embedded S3 keeps its keys in a file"},
+	{"s3/tree", nil, "a tree is files of one machine; its callers know buckets"},
+	{"s3", []string{"base/netguard", "s3/tree"}, "s3 says how to reach a place; the packages below it work there"},
+	{"s3/buffer", nil, "buffers are memory; their users know objects"},
+	{"s3/manifest", []string{"s3/tree"}, "a manifest is a file of entries; its readers know where it is"},
+	{"s3/object/wire", []string{"base/netguard"}, "it sends requests; s3/object knows what they mean"},
+	{"s3/object", []string{"base/netguard", "client/transport/socket", "s3", "s3/buffer", "s3/manifest",
+		"s3/object/wire", "s3/tree"}, "the client of a bucket knows single objects; syncs are above it"},
+	{"s3/volsync/plan", []string{"s3/manifest", "s3/tree"}, "a plan is pure: pass what it needs as parameters"},
+	{"s3/volsync/state", []string{"base/atomicfile", "s3/manifest", "s3/object", "s3/tree", "s3/volsync/plan"},
+		"the state is this machine's records; volsync decides when to write them"},
+	{"s3/volsync/remote", []string{"s3/buffer", "s3/manifest", "s3/object", "s3/tree", "s3/volsync/state"},
+		"it reads a bucket's entries; volsync decides about them"},
+	{"s3/volsync/pack", []string{"s3/buffer", "s3/manifest", "s3/object", "s3/tree", "s3/volsync/plan",
+		"s3/volsync/state"}, "packs are copies of small files; volsync decides when to make and use them"},
+	{"s3/volsync", []string{"s3/buffer", "s3/manifest", "s3/object", "s3/tree", "s3/volsync/..."},
 		"a sync knows a tree and a bucket; storage knows volumes"},
-	{"internal/s3/mount", []string{"s3", "internal/s3/object", "internal/base/places", "internal/s3/tree", "internal/..."},
-		"a mount serves files of a bucket; its callers know sandboxes"},
-	{"storage", []string{"s3", "internal/s3/object", "internal/base/places", "internal/s3/volsync", "internal/s3/volsync/plan", "internal/s3/tree", "secret", "volume",
-		"internal/..."},
-		"storage joins volumes and buckets; its callers know the rest"},
-	{"internal/fleet/usage", []string{"engine"}, "it measures; sandbox knows when a sandbox runs"},
-	{"internal/fleet/spec", []string{"account", "engine", "gateway", "image", "internal/base/places", "secret", "volume"},
-		"a request is checked without a Fleet: pass abilities as Rules"},
-	{"internal/fleet/record", []string{"engine", "event", "internal/fleet/spec", "internal/fleet/usage"},
-		"records are values; sandbox changes them and store keeps them"},
-	{"internal/fleet/reserve", []string{"internal/fleet/spec"}, "it compares numbers; sandbox knows who has which sandboxes"},
-	{"internal/fleet/carry", []string{"engine"}, "it says when; sandbox carries over"},
-	{"internal/fleet/leftover", []string{"engine"}, "it destroys sandboxes; sandbox knows which must end"},
-	{"internal/fleet/commands", []string{"engine", "internal/fleet/record"},
-		"it knows one sandbox through functions; sandbox has all"},
-	{"internal/fleet/denials", []string{"engine", "gateway", "internal/fleet/record"},
-		"it knows one sandbox through functions; sandbox has all"},
-	{"internal/fleet/transfer", []string{"engine", "internal/fleet/record", "internal/fleet/spec", "storage"},
+	{"s3/mount", []string{"base/atomicfile", "base/places", "base/processes", "client/transport/socket", "s3",
+		"s3/object", "s3/tree"}, "a mount serves files of a bucket; its callers know sandboxes"},
+	{"s3/storage", []string{"base/netguard", "base/places", "base/secret", "engine/volume", "s3", "s3/object",
+		"s3/tree", "s3/volsync", "s3/volsync/plan"}, "storage joins volumes and buckets; its callers know the rest"},
+
+	{"fleet/usage", []string{"engine"}, "it measures; fleet knows when a sandbox runs"},
+	{"fleet/spec", []string{"base/account", "base/places", "base/secret", "engine", "engine/gateway", "engine/volume",
+		"image"}, "a request is checked without a Fleet: pass abilities as Rules"},
+	{"fleet/record", []string{"base/event", "engine", "fleet/spec", "fleet/usage"},
+		"records are values; fleet changes them and store keeps them"},
+	{"fleet/reserve", []string{"fleet/spec"}, "it compares numbers; fleet knows who has which sandboxes"},
+	{"fleet/carry", []string{"engine"}, "it says when; fleet carries over"},
+	{"fleet/leftover", []string{"engine"}, "it destroys sandboxes; fleet knows which must end"},
+	{"fleet/commands", []string{"engine", "fleet/record"}, "it knows one sandbox through functions; fleet has all"},
+	{"fleet/denials", []string{"engine", "engine/gateway", "fleet/record"},
+		"it knows one sandbox through functions; fleet has all"},
+	{"fleet/transfer", []string{"engine", "fleet/record", "fleet/spec", "s3/storage"},
 		"it knows the files of one sandbox; take an interface for S3, and let app name the implementation"},
-	{"internal/fleet/images", []string{"account", "engine", "image", "internal/fleet/record", "internal/fleet/spec", "secret"},
-		"it asks the engine for images; sandbox knows which are in use"},
-	{"internal/fleet/checkpoint", []string{"internal/base/atomicfile", "internal/fleet/record", "internal/fleet/spec", "secret"},
-		"it keeps directories; sandbox asks the engine"},
-	{"internal/fleet/boots", nil, "it counts and waits; sandbox boots"},
-	{"internal/fleet/pool", []string{"account", "engine", "image", "internal/fleet/boots", "internal/fleet/record", "internal/fleet/spec"},
-		"it boots and keeps; sandbox takes"},
-	{"internal/fleet/python", []string{"sandbox", "internal/fleet/commands", "internal/fleet/spec"}, "it uses a Fleet as any client does"},
-	{"internal/fleet/refresh", []string{"image", "sandbox", "internal/fleet/python", "internal/fleet/spec", "volume"},
+	{"fleet/images", []string{"base/account", "base/secret", "engine", "fleet/record", "fleet/spec", "image"},
+		"it asks the engine for images; fleet knows which are in use"},
+	{"fleet/checkpoint", []string{"base/atomicfile", "base/secret", "fleet/record", "fleet/spec"},
+		"it keeps directories; fleet asks the engine"},
+	{"fleet/boots", nil, "it counts and waits; fleet boots"},
+	{"fleet/pool", []string{"base/account", "engine", "fleet/boots", "fleet/record", "fleet/spec", "image"},
+		"it boots and keeps; fleet takes"},
+	{"fleet/python", []string{"fleet", "fleet/commands", "fleet/spec"}, "it uses a Fleet as any client does"},
+	{"fleet/refresh", []string{"engine/volume", "fleet", "fleet/python", "fleet/spec", "image"},
 		"it uses a Fleet as any client does"},
-	{"internal/fleet/build", []string{"account", "internal/image/dockerfile", "sandbox", "internal/fleet/record", "internal/fleet/spec", "volume"},
-		"it uses a Fleet as any client does"},
-	{"test/stubs/sandboxtest", []string{"engine", "internal/engine/fake", "sandbox", "internal/store/testdb"},
-		"helpers of tests know Fleets and the fake engine only"},
-	{"sandbox", []string{"account", "engine", "image", "volume", "secret", "internal/...",
-		"internal/fleet/boots", "internal/fleet/carry", "internal/fleet/checkpoint", "internal/fleet/commands", "internal/fleet/denials", "internal/fleet/images",
-		"internal/fleet/leftover", "internal/fleet/pool", "internal/fleet/record", "internal/fleet/reserve", "internal/fleet/spec", "internal/fleet/transfer",
-		"internal/fleet/usage"},
-		"sandbox uses contracts; take an interface for upper layers, and let app name the concrete engine"},
-	{"internal/session/shell", []string{"sandbox", "internal/fleet/commands"}, "it runs any script; its callers know their meaning"},
-	{"internal/session/pipe", []string{"engine", "sandbox", "internal/fleet/commands", "internal/session/shell"},
+	{"fleet/build", []string{"base/account", "engine/volume", "fleet", "fleet/record", "fleet/spec",
+		"image/dockerfile"}, "it uses a Fleet as any client does"},
+	{"fleet", []string{"base/account", "base/secret", "base/tarfs", "engine", "engine/volume", "fleet/boots",
+		"fleet/carry", "fleet/checkpoint", "fleet/commands", "fleet/denials", "fleet/images", "fleet/leftover",
+		"fleet/pool", "fleet/record", "fleet/reserve", "fleet/spec", "fleet/transfer", "fleet/usage", "image"},
+		"fleet uses contracts; take an interface for upper layers, and let app name the concrete engine"},
+	{"fleet/schedule", []string{"base/event"}, "schedule runs functions that it is given"},
+
+	{"session/git", nil, "git returns scripts; its callers run them in sandboxes"},
+	{"session/github", []string{"base/config", "base/netguard"},
+		"it knows GitHub's API only; session decides for whom"},
+	{"session/model", []string{"base/config", "base/netguard"},
+		"the gateway to models is plain: its callers pass credentials"},
+	{"session/model/tunnel", nil, "the tunnel carries requests and knows nothing of them"},
+	{"session/memory", []string{"engine/volume"}, "memory is files in volumes; session mounts them"},
+	{"session/agent", []string{"base/mcp", "engine"}, "agents are pure: they make a command and decode lines"},
+	{"session/agent/agenttest", []string{"session/agent"}, "helpers of tests know the contract of agents only"},
+	{"session/agent/opencode/bridge", []string{"session/agent", "session/agent/opencode"},
+		"it runs in a sandbox and knows its own agent only"},
+	{"session/agent/scripted/program", []string{"session/agent", "session/agent/scripted"},
+		"it runs in a sandbox and knows its own agent only"},
+	{"session/agent/...", []string{"base/mcp", "engine", "session/agent"},
+		"agents are pure: they make a command and decode lines"},
+	{"session/shell", []string{"fleet", "fleet/commands"}, "it runs any script; its callers know their meaning"},
+	{"session/pipe", []string{"engine", "fleet", "fleet/commands", "session/shell"},
 		"lines and bytes; session knows their meaning"},
-	{"internal/session/credentials", []string{"internal/session/shell", "config", "git", "github", "secret"},
+	{"session/credentials", []string{"base/config", "base/secret", "session/git", "session/github", "session/shell"},
 		"credentials of git; session decides when to fetch them"},
-	{"internal/session/workspace", []string{"sandbox", "internal/fleet/commands", "git", "internal/session/credentials",
-		"internal/session/pipe", "internal/session/shell"},
-		"it works in the sandbox; session decides when"},
-	{"internal/session/text", nil, "texts only"},
-	{"internal/session/pulls", []string{"git", "github", "internal/session/text", "internal/session/workspace"},
+	{"session/workspace", []string{"fleet", "fleet/commands", "session/credentials", "session/git", "session/pipe",
+		"session/shell"}, "it works in the sandbox; session decides when"},
+	{"session/text", nil, "texts only"},
+	{"session/pulls", []string{"session/git", "session/github", "session/text", "session/workspace"},
 		"it knows GitHub and the text; session pushes the work and asks the agent"},
-	{"internal/session/models", []string{"agent", "engine", "model", "internal/session/model/tunnel", "sandbox", "internal/session/shell"},
-		"it connects any sandbox; session knows which agent needs it"},
-	{"internal/session/servers", []string{"agent", "mcp", "sandbox", "secret", "internal/session/shell"},
+	{"session/models", []string{"engine", "fleet", "session/agent", "session/model", "session/model/tunnel",
+		"session/shell"}, "it connects any sandbox; session knows which agent needs it"},
+	{"session/servers", []string{"base/mcp", "base/secret", "fleet", "session/agent", "session/shell"},
 		"it knows servers and the agent's reports; session sends the agent's input"},
-	{"internal/session/volumes", []string{"account", "git", "mcp", "memory", "internal/session/shell", "internal/session/workspace", "volume",
-		"internal/fleet/spec"},
-		"it knows files; session knows when they change"},
-	{"internal/session/spares", nil, "it counts and waits; session makes and takes"},
-	{"internal/session/once", []string{"agent", "engine", "model", "sandbox", "internal/fleet/commands", "internal/fleet/record",
-		"internal/session/models", "internal/session/pipe", "internal/session/shell"},
-		"it knows no session"},
-	{"internal/session/preparation", []string{"image", "sandbox", "internal/fleet/record", "internal/fleet/spec", "internal/session/credentials",
-		"internal/session/models", "internal/session/records", "internal/session/shell", "internal/session/volumes", "internal/session/workspace", "volume"},
-		"it does the steps; session starts and reports them"},
-	{"internal/session/records", []string{"agent", "event", "git", "internal/session/workspace", "internal/fleet/record", "internal/fleet/spec"},
-		"records are values; session changes them and store keeps them"},
-	{"internal/session/questions", []string{"agent"}, "it is pure; session asks and answers"},
-	{"internal/session/past", []string{"agent", "internal/session/records", "internal/session/shell", "internal/session/volumes"},
+	{"session/volumes", []string{"base/account", "base/mcp", "engine/volume", "fleet/spec", "session/git",
+		"session/memory", "session/shell", "session/workspace"}, "it knows files; session knows when they change"},
+	{"session/spares", nil, "it counts and waits; session makes and takes"},
+	{"session/once", []string{"engine", "fleet", "fleet/commands", "fleet/record", "session/agent", "session/model",
+		"session/models", "session/pipe", "session/shell"}, "it knows no session"},
+	{"session/preparation", []string{"engine/volume", "fleet", "fleet/record", "fleet/spec", "image",
+		"session/credentials", "session/models", "session/records", "session/shell", "session/volumes",
+		"session/workspace"}, "it does the steps; session starts and reports them"},
+	{"session/records", []string{"base/event", "fleet/record", "fleet/spec", "session/agent", "session/git",
+		"session/workspace"}, "records are values; session changes them and store keeps them"},
+	{"session/questions", []string{"session/agent"}, "it is pure; session asks and answers"},
+	{"session/past", []string{"session/agent", "session/records", "session/shell", "session/volumes"},
 		"it reads the conversation; session sends prompts"},
-	{"session", []string{"session/...", "sandbox", "internal/fleet/commands", "internal/fleet/record", "internal/fleet/spec", "git",
-		"github",
-		"mcp", "agent", "model", "volume", "event", "secret"},
-		"session uses contracts; let cmd/harvest name the concrete agents"},
-	{"repo", []string{"account", "sandbox", "internal/fleet/commands", "internal/fleet/record", "internal/fleet/spec", "image",
-		"event", "git"},
-		"repo builds images through sandbox"},
-	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
-	{"internal/store/dicts", nil, "Dicts are records; modalapi knows the protocol"},
-	{"internal/store/records", nil, "records are bytes; the packages that make them know their meaning"},
-	{"internal/store/testdb", []string{"store"}, "helpers of tests know the database only"},
-	{"store/...", []string{"account", "agent", "internal/store/dicts", "internal/store/records", "internal/session/records",
-		"internal/session/workspace", "repo", "schedule", "secret", "storage", "event", "engine", "internal/...",
-		"internal/fleet/record", "internal/fleet/spec", "internal/fleet/usage"},
+	{"session", []string{"base/event", "base/mcp", "base/secret", "engine/volume", "fleet", "fleet/commands",
+		"fleet/record", "fleet/spec", "session/..."},
+		"session uses contracts; let app name the concrete agents"},
+	{"session/repo", []string{"base/account", "base/event", "fleet", "fleet/commands", "fleet/record", "fleet/spec",
+		"image", "session/git"}, "repo builds images through fleet"},
+
+	{"store/dicts", nil, "Dicts are records; modal knows the protocol"},
+	{"store/records", nil, "records are bytes; the packages that make them know their meaning"},
+	{"store/testdb", []string{"store"}, "helpers of tests know the database only"},
+	{"store/...", []string{"base/account", "base/atomicfile", "base/dirlock", "base/event", "base/secret", "engine",
+		"fleet/record", "fleet/schedule", "fleet/spec", "fleet/usage", "s3/storage", "session/agent", "session/records",
+		"session/repo", "session/workspace", "store/dicts", "store/records"},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
-	{"api", nil, "the wire format is plain; server and client convert"},
-	{"client", []string{"api", "internal/..."},
-		"the client knows the wire format only, so that programs can import it alone"},
-	{"web", nil, "the UI is files; the server serves them"},
-	{"internal/server/edge", []string{"account", "api"}, "the base of handlers knows no subject; pass values to it"},
-	{"internal/server/openapi", []string{"api", "internal/server/edge"}, "the description is made from routes alone"},
-	{"internal/server/files", []string{"account", "api", "sandbox", "internal/server/edge", "internal/base/tarfs"}, handlersHint},
-	{"internal/server/images", []string{"account", "api", "image", "sandbox", "secret", "internal/server/edge"}, handlersHint},
-	{"internal/server/repos", []string{"account", "api", "repo", "internal/server/edge", "internal/fleet/spec"},
-		handlersHint},
-	{"internal/server/sandboxes", []string{"account", "api", "engine", "image", "sandbox", "internal/fleet/commands", "internal/fleet/python",
-		"internal/fleet/record",
-		"internal/fleet/spec", "internal/fleet/usage", "internal/server/edge", "internal/server/images"},
-		handlersHint},
-	{"internal/server/schedules", []string{"account", "api", "schedule", "internal/server/edge"}, handlersHint},
-	{"internal/server/secrets", []string{"account", "api", "secret", "internal/server/edge"}, handlersHint},
-	{"internal/server/sessions", []string{"account", "agent", "api", "git", "memory", "internal/server/edge", "session",
-		"internal/session/pulls", "internal/session/records", "internal/session/workspace", "volume", "internal/fleet/spec"},
-		handlersHint},
-	{"internal/server/volumes", []string{"account", "api", "internal/s3/object", "internal/base/places", "internal/s3/volsync", "internal/s3/volsync/plan", "sandbox",
-		"internal/server/edge", "storage", "volume"}, handlersHint},
-	{"server", []string{"account", "internal/base/account/oidc", "agent", "api", "config", "event", "image", "repo", "internal/base/places",
-		"sandbox", "internal/fleet/record", "internal/fleet/spec", "schedule", "secret", "server/...", "session", "storage",
-		"volume", "web", "internal/..."},
-		"the server uses contracts; let cmd/harvest name the concrete engine"},
-	{"test/stubs/modaltest", nil, "helpers of tests know Modal's protocol only"},
-	{"modalapi/...", []string{"modalapi/...", "account", "internal/base/places", "sandbox", "internal/fleet/checkpoint",
-		"internal/fleet/commands", "internal/fleet/record", "internal/fleet/spec", "secret", "engine", "image", "volume", "internal/..."},
-		"modalapi is a second face of the core beside server"},
+	{"modal/...", []string{"base/account", "base/atomicfile", "base/places", "base/secret", "base/tarfs", "engine",
+		"engine/volume", "fleet", "fleet/checkpoint", "fleet/commands", "fleet/record", "fleet/spec", "image",
+		"modal/...", "store/dicts", "store/records"}, "modal is a second face of the core beside server"},
 
-	{"internal/cli/chat", []string{"api", "client"},
+	{"server/edge", []string{"base/account", "client/api"}, "the base of handlers knows no subject; pass values to it"},
+	{"server/openapi", []string{"client/api", "server/edge"}, "the description is made from routes alone"},
+	{"server/files", []string{"base/account", "base/tarfs", "client/api", "fleet", "server/edge"}, handlersHint},
+	{"server/images", []string{"base/account", "base/secret", "client/api", "fleet", "image", "server/edge"},
+		handlersHint},
+	{"server/repos", []string{"base/account", "client/api", "fleet/spec", "server/edge", "session/repo"}, handlersHint},
+	{"server/sandboxes", []string{"base/account", "client/api", "engine", "fleet", "fleet/commands", "fleet/python",
+		"fleet/record", "fleet/spec", "fleet/usage", "image", "server/edge", "server/images"}, handlersHint},
+	{"server/schedules", []string{"base/account", "client/api", "fleet/schedule", "server/edge"}, handlersHint},
+	{"server/secrets", []string{"base/account", "base/secret", "client/api", "server/edge"}, handlersHint},
+	{"server/sessions", []string{"base/account", "client/api", "engine/volume", "fleet/spec", "server/edge", "session",
+		"session/agent", "session/git", "session/memory", "session/pulls", "session/records", "session/workspace"},
+		handlersHint},
+	{"server/volumes", []string{"base/account", "base/places", "client/api", "engine/volume", "fleet", "s3/object",
+		"s3/storage", "s3/volsync", "s3/volsync/plan", "server/edge"}, handlersHint},
+	{"server", []string{"base/account", "base/account/oidc", "base/config", "base/event", "base/places", "base/secret",
+		"client/api", "client/transport/bytestream", "engine/volume", "fleet", "fleet/record", "fleet/schedule",
+		"fleet/spec", "image", "s3/storage", "server/...", "session", "session/agent", "session/repo", "web"},
+		"the server uses contracts; let app name the concrete engine"},
+
+	{"web", nil, "the UI is files; the server serves them"},
+
+	{"cli/chat", []string{"client", "client/api"},
 		"a conversation knows the wire format; the command line gives it what concerns git"},
-	{"internal/cli", []string{"api", "client", "config", "secret", "internal/base/release", "internal/base/tarfs"},
+	{"cli", []string{"base/config", "base/release", "base/secret", "base/tarfs", "client", "client/api"},
 		"the base of commands knows no subject; pass values to it"},
-	{"internal/cli/worktree", []string{"api", "internal/cli/chat", "git", "internal/base/atomicfile"},
-		"it knows git and files; internal/cli/agents asks the server"},
-	{"internal/cli/agents", []string{"api", "client", "internal/cli/chat", "internal/cli", "internal/cli/worktree"},
+	{"cli/worktree", []string{"base/atomicfile", "cli/chat", "client/api", "session/git"},
+		"it knows git and files; cli/agents asks the server"},
+	{"cli/agents", []string{"cli", "cli/chat", "cli/worktree", "client", "client/api"}, commandsHint},
+	{"cli/files", []string{"base/tarfs", "cli", "client", "client/api"}, commandsHint},
+	{"cli/images", []string{"base/tarfs", "cli", "cli/chat", "client", "client/api"}, commandsHint},
+	{"cli/sandboxes", []string{"cli", "cli/files", "cli/images", "client", "client/api", "client/transport/bytestream"},
 		commandsHint},
-	{"internal/cli/files", []string{"api", "client", "internal/cli", "internal/base/tarfs"}, commandsHint},
-	{"internal/cli/images", []string{"api", "client", "internal/cli/chat", "internal/cli", "internal/base/tarfs"},
-		commandsHint},
-	{"internal/cli/sandboxes", []string{"api", "client", "internal/cli", "internal/cli/files", "internal/cli/images",
-		"client/transport/bytestream"}, commandsHint},
-	{"internal/cli/repos", []string{"api", "client", "internal/cli/chat", "internal/cli"}, commandsHint},
-	{"internal/cli/schedules", []string{"api", "client", "internal/cli"}, commandsHint},
-	{"internal/cli/secrets", []string{"api", "client", "internal/cli", "secret"}, commandsHint},
-	{"internal/app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
+	{"cli/repos", []string{"cli", "cli/chat", "client", "client/api"}, commandsHint},
+	{"cli/schedules", []string{"cli", "client", "client/api"}, commandsHint},
+	{"cli/secrets", []string{"base/secret", "cli", "client", "client/api"}, commandsHint},
+
+	{"app/programs", nil, "it unpacks programs; app and the command line start them"},
+	{"app/programs/own", []string{"image/dockerfile/mounts", "session/agent/opencode", "session/agent/opencode/bridge",
+		"session/agent/scripted", "session/agent/scripted/program", "session/model/tunnel"},
+		"it lists programs; each belongs to the package that starts it"},
+	{"app/programs/pack", nil, "it compresses files for the build"},
+	{"app/startup", []string{"client/api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
+
 	{"cmd/harvest/...", []string{"..."}, ""},
-	{"bench/...", []string{"..."}, ""},
-	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
+
+	{"test/stubs/s3server", []string{"s3/embedded/serve"}, "it serves a directory as S3, without the rest of Harvest"},
+	{"test/stubs/s3test", []string{"base/testenv"}, "helpers of tests know the package that they are beside only"},
+	{"test/stubs/modeltest", nil, "the stub knows the API's protocol only"},
+	{"test/stubs/sandboxtest", []string{"engine", "engine/fake", "fleet", "store/testdb"},
+		"helpers of tests know Fleets and the fake engine only"},
+	{"test/stubs/modaltest", nil, "helpers of tests know Modal's protocol only"},
+	{"test/...", []string{"..."}, "whole-run tests drive the built binary"},
+
+	{"tools/coverage", nil, "the gate reads profiles, not packages"},
+	{"tools/lint", nil, "the rules read files, not packages"},
+	{"tools/testrun", []string{"base/testenv"}, "the runner of tests reads packages, it imports none"},
+	{"tools/release", nil, "a release is made of the built programs; it imports none of their packages"},
+	{"tools/peers/...", nil, "peers are programs of others; they know nothing of Harvest"},
+	{"tools/bench/...", []string{"..."}, ""},
 }
 
 // fits reports whether pkg matches pattern.
@@ -249,8 +273,8 @@ func fits(pattern, pkg string) bool {
 func layers(t *tree) []Finding {
 	var all []Finding
 	for _, f := range t.files {
-		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.dir()) })
-		if i < 0 {
+		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.pkg()) })
+		if i < 0 || height(f.pkg()) < 0 {
 			all = append(all, Finding{f.path, 0, "layers", "package " + f.dir() + " has no row",
 				"add one to tools/lint/layers.go and the picture in ARCHITECTURE.md"})
 			continue
@@ -258,41 +282,49 @@ func layers(t *tree) []Finding {
 		for _, spec := range f.ast.Imports {
 			target, _ := strconv.Unquote(spec.Path.Value)
 			dep, ours := strings.CutPrefix(target, modulePath+"/")
-			if !ours || dep == f.dir() || allowed(rows[i], f, dep) {
+			dep = short(dep)
+			rises := height(dep) > height(f.pkg()) && !f.isTest()
+			if !ours || dep == f.pkg() || !rises && allowed(rows[i], f, dep) {
 				continue
 			}
 			hint := rows[i].hint
-			if helper(dep) {
+			switch {
+			case helper(dep):
 				hint = "import it in tests only"
+			case rises:
+				hint = "imports point down: move what both need below them, or take an interface"
 			}
-			all = append(all, Finding{f.path, f.line(spec), "layers", f.dir() + " may not import " + dep, hint})
+			all = append(all, Finding{f.path, f.line(spec), "layers", f.pkg() + " may not import " + dep, hint})
 		}
 	}
 	return all
 }
 
 // helpers are the packages that help tests of other packages.
-var helpers = []string{"internal/session/agent/agenttest", "internal/engine/enginetest", "internal/image/imagetest", "test/stubs/s3test",
-	"internal/base/testenv", "test/stubs/modaltest", "test/stubs/modeltest", "test/stubs/sandboxtest", "internal/store/storetest",
-	"internal/store/testdb"}
+var helpers = []string{"base/testenv", "engine/enginetest", "image/imagetest", "session/agent/agenttest",
+	"store/storetest", "store/testdb"}
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return fits("e2e/...", pkg) || pkg == "tools/testrun" || pkg == "tools/lint" || slices.Contains(helpers, pkg)
+	return fits("test/...", pkg) || pkg == "tools/testrun" || pkg == "tools/lint" || slices.Contains(helpers, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
 func allowed(r row, f *file, dep string) bool {
+	may := slices.ContainsFunc(r.may, func(p string) bool { return fits(p, dep) })
 	switch {
 	case f.isTest():
-		return !fits("cmd/...", dep) || slices.ContainsFunc(r.may, func(p string) bool { return fits(p, dep) })
-	case helper(dep) && !helper(f.dir()):
-		return fits(r.pkg, "bench")
-	case r.pkg == "errors" || r.pkg == "logf":
+		return !fits("cmd/...", dep) && !fits("cli/...", dep) || may
+	case helper(dep) && !helper(f.pkg()):
+		return fits("tools/bench/...", f.pkg())
+	case r.pkg == "client/errors" || r.pkg == "base/logf":
 		return false
 	}
-	return slices.Contains(above, dep) || slices.ContainsFunc(r.may, func(p string) bool { return fits(p, dep) })
+	return may || slices.Contains(above, dep)
 }
+
+// commands are the packages of the command line.
+var commands = []string{"cli/...", "cmd/..."}
 
 // others lists where a third-party library or a standard package may be imported. Tests are exempt.
 var others = []struct {
@@ -300,24 +332,23 @@ var others = []struct {
 	in   []string
 	hint string
 }{
-	{"gvisor.dev/...", []string{"internal/engine/gvisor/...", "internal/engine/gateway/netstack", "tools/bench/runsc"},
+	{"gvisor.dev/...", []string{"engine/gvisor/...", "engine/gateway/netstack", "tools/bench/runsc"},
 		"ask the engine through its contract"},
-	{"github.com/spf13/...", []string{"cmd/harvest/..."}, "only the command line has commands and flags"},
-	{"github.com/hanwen/go-fuse/...", []string{"internal/s3/mount"}, "internal/s3/mount alone serves file systems"},
+	{"github.com/spf13/...", commands, "only the command line has commands and flags"},
+	{"github.com/hanwen/go-fuse/...", []string{"s3/mount"}, "s3/mount alone serves file systems"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
-	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."},
+	{"github.com/goccy/go-yaml/...", slices.Concat(commands, []string{"base/config"}),
 		"add a row to the options of package config"},
-	{"github.com/charmbracelet/...", []string{"internal/cli/chat"}, "only the conversation draws on terminals"},
-	{"github.com/yuin/goldmark/...", []string{"internal/cli/chat"}, "only the conversation renders Markdown"},
-	{"github.com/schollz/progressbar/...", []string{"internal/cli"},
-		"report progress to a function; the command line draws it"},
-	{"testing/...", slices.Concat(helpers, []string{"bench/...", "e2e/..."}), "move it to a _test.go file"},
-	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
+	{"github.com/charmbracelet/...", []string{"cli/chat"}, "only the conversation draws on terminals"},
+	{"github.com/yuin/goldmark/...", []string{"cli/chat"}, "only the conversation renders Markdown"},
+	{"github.com/schollz/progressbar/...", []string{"cli"}, "report progress to a function; the command line draws it"},
+	{"testing/...", slices.Concat(helpers, []string{"test/...", "tools/bench/..."}), "move it to a _test.go file"},
+	{"errors", []string{"client/errors"}, "import " + modulePath + "/client/errors"},
 	{"log", []string{"test/host/modalhost"}, "write logf.Infof(ctx, …)"},
-	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"internal/session/agent/opencode/bridge", "internal/session/agent/scripted/program", "engine/...", "image/...", "internal/s3/mount",
-		"internal/s3/embedded", "internal/base/testenv", "tools/testrun", "test/stubs/s3test",
-		"tools/release", "app", "cmd/harvest/...", "bench/...", "e2e/..."},
+	{"log/slog", []string{"base/logf", "base/config"},
+		"write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
+	{"os/exec", slices.Concat(commands, []string{"app", "base/testenv", "engine/...", "image/...", "s3/embedded",
+		"s3/mount", "session/agent/opencode/bridge", "session/agent/scripted/program", "test/...", "tools/..."}),
 		"only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where guessing gains nothing"},
@@ -333,9 +364,9 @@ func foreign(t *tree) []Finding {
 		for _, spec := range f.ast.Imports {
 			target, _ := strconv.Unquote(spec.Path.Value)
 			for _, o := range others {
-				if fits(o.path, target) && !slices.ContainsFunc(o.in, func(p string) bool { return fits(p, f.dir()) }) {
+				if fits(o.path, target) && !slices.ContainsFunc(o.in, func(p string) bool { return fits(p, f.pkg()) }) {
 					all = append(all, Finding{f.path, f.line(spec), "imports",
-						f.dir() + " may not import " + target, o.hint})
+						f.pkg() + " may not import " + target, o.hint})
 				}
 			}
 		}

@@ -53,6 +53,7 @@ type file struct {
 }
 
 func (f *file) dir() string         { return path.Dir(f.path) }
+func (f *file) pkg() string         { return short(f.dir()) }
 func (f *file) isTest() bool        { return strings.HasSuffix(f.path, "_test.go") }
 func (f *file) isMain() bool        { return f.ast.Name.Name == "main" }
 func (f *file) line(n ast.Node) int { return f.fset.Position(n.Pos()).Line }

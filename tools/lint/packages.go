@@ -13,9 +13,9 @@ const packageLines = 3000
 
 // largePackages are the packages with more lines, and their maximum, which only falls.
 var largePackages = map[string]int{
-	"bench":                      5900,  // a row of the benchmark per file
 	"internal/engine/enginetest": 5665,  // a check of the suite per function
-	"modalapi":                   10770, // the handlers of Modal's RPCs
+	"internal/modal":             10770, // the handlers of Modal's RPCs
+	"tools/bench":                5900,  // a row of the benchmark per file
 }
 
 // slack is by how many lines a large package may be below its maximum before the maximum must be lowered.

@@ -35,8 +35,8 @@ var (
 )
 
 // countProse counts the lines of prose of each area: Markdown outside code blocks, comments, and string
-// literals of at least three words. Lines of multi-line literals count only in cmd/harvest, where they are help texts;
-// elsewhere most are scripts, SQL or HTML.
+// literals of at least three words. Lines of multi-line literals count only in packages of commands, where they are
+// help texts; elsewhere most are scripts, SQL or HTML.
 func countProse(tree fs.FS) (map[string]proseCount, error) {
 	counts := map[string]proseCount{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -70,6 +70,11 @@ func countProse(tree fs.FS) (map[string]proseCount, error) {
 		return nil
 	})
 	return counts, err
+}
+
+// holdsHelp reports whether a file belongs to the command line.
+func holdsHelp(name string) bool {
+	return slices.ContainsFunc(commands, func(p string) bool { return fits(p, short(name)) })
 }
 
 // proseOf returns the lines of prose of a file by area.
@@ -106,7 +111,7 @@ func proseOf(name, text string) map[string][]string {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		opens := strings.Contains(longText.ReplaceAllString(line, ""), "`")
-		if texts != "" && strings.HasPrefix(name, "cmd/harvest/") && (long || opens && !strings.HasPrefix(line, "//")) {
+		if texts != "" && holdsHelp(name) && (long || opens && !strings.HasPrefix(line, "//")) {
 			// The rest of the line that closes a literal is code, and counts as such.
 			before, after, quoted := strings.Cut(line, "`")
 			closes := long && quoted

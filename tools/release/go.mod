@@ -4,7 +4,7 @@ module github.com/RelevanceAI/harvest/tools/release
 go 1.26.3
 
 require (
-	github.com/RelevanceAI/harvest v0.0.0
+	github.com/RelevanceAI/harvest/client v0.0.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/goreleaser/nfpm/v2 v2.45.2
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
@@ -77,6 +77,6 @@ require (
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 )
 
-replace github.com/RelevanceAI/harvest => ../../..
+replace github.com/RelevanceAI/harvest/client => ../../client
 
 tool github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

@@ -34,6 +34,9 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 	return append(os.Environ(), env...), err
 }
 
+// ours are the packages of all modules of this repository.
+const ours = "github.com/RelevanceAI/harvest/..."
+
 // foreign are packages of large programs of others, gVisor and the S3 server. Programs of their own contain them.
 var foreign = []string{"gvisor.dev/gvisor/pkg/sentry/kernel", "github.com/versity/versitygw/embedgw"}
 
@@ -67,21 +70,32 @@ type kind struct {
 
 // splitForeign separates the packages whose tests contain foreign packages.
 func (b *builder) splitForeign(ctx context.Context, list []*pkg) (with, without []*pkg, err error) {
-	args := []string{"list", fmt.Sprintf("-race=%t", b.o.race), "-test", "-f", `{{.ImportPath}} {{join .Deps " "}} `}
-	for _, p := range list {
-		args = append(args, p.path)
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-	cmd.Stderr = b.w
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, nil, errors.Wrapf(err, "list the dependencies of tests")
-	}
 	contains := map[string]bool{}
-	for line := range strings.Lines(string(out)) {
-		name, deps, _ := strings.Cut(line, ".test ")
-		contains[name] = slices.ContainsFunc(foreign, func(p string) bool { return strings.Contains(deps, " "+p+" ") })
+	for _, module := range modules {
+		args := []string{"-C", module, "list", fmt.Sprintf("-race=%t", b.o.race), "-test", "-f",
+			`{{.ImportPath}} {{join .Deps " "}} `}
+		n := len(args)
+		for _, p := range list {
+			if p.module == module {
+				args = append(args, p.path)
+			}
+		}
+		if len(args) == n {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+		cmd.Stderr = b.w
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, nil, errors.Wrapf(err, "list the dependencies of tests")
+		}
+		for line := range strings.Lines(string(out)) {
+			name, deps, _ := strings.Cut(line, ".test ")
+			contains[name] = slices.ContainsFunc(foreign, func(p string) bool {
+				return strings.Contains(deps, " "+p+" ")
+			})
+		}
 	}
 	for _, p := range list {
 		if contains[p.path] {
@@ -93,24 +107,25 @@ func (b *builder) splitForeign(ctx context.Context, list []*pkg) (with, without 
 	return with, without, nil
 }
 
-// build builds test binaries. Packages with the same last path element are compiled in separate steps, each with its
-// own directory, because their binaries have the same name.
+// build builds test binaries. A step compiles packages of one module. Packages with the same last path element are
+// compiled in separate steps, each with its own directory, because their binaries have the same name.
 func (b *builder) build(ctx context.Context, list []*pkg, k kind) error {
 	flags := append([]string{"-ldflags=-w"}, k.flags...) // without DWARF, as go test links
 	if b.o.cover {
-		k.name, flags = k.name+"-cover", append(flags, "-covermode=atomic", "-coverpkg=./...")
+		k.name, flags = k.name+"-cover", append(flags, "-covermode=atomic", "-coverpkg="+ours)
 	}
 	for ; len(list) > 0; b.steps++ {
 		dir := filepath.Join(b.o.out, "bin", k.name, fmt.Sprint(b.steps))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return errors.Wrapf(err, "make the directory of binaries")
 		}
-		args := append([]string{"test", "-c", "-vet=off", "-o", dir + "/"}, flags...)
+		module := list[0].module
+		args := append([]string{"-C", module, "test", "-c", "-vet=off", "-o", dir + "/"}, flags...)
 		var rest []*pkg
 		taken := map[string]bool{}
 		for _, p := range list {
 			base := filepath.Base(p.path)
-			if taken[base] {
+			if taken[base] || p.module != module {
 				rest = append(rest, p)
 				continue
 			}

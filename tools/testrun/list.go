@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,35 +21,83 @@ import (
 // pkg is a package that has tests.
 type pkg struct {
 	path   string // import path
-	name   string // path within the module
+	name   string // path from the root of the repository
 	dir    string
+	module string   // directory of its module
 	size   int64    // of the test files, in bytes: a first estimate of their duration
 	long   []string // top-level tests that are long, or have long parts
 	binary string   // set by compile
 }
 
-// list finds the packages of patterns that have tests.
-func list(ctx context.Context, patterns []string) ([]*pkg, error) {
-	args := append([]string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles,Module"}, patterns...)
+// modules are the modules of the repository whose tests run, by their directories.
+var modules = []string{".", "client", "tools"}
+
+// locate returns the module that a pattern of packages belongs to, and the pattern from the directory of that module.
+func locate(pattern string) (module, within string) {
+	for _, m := range modules[1:] {
+		if rest, ok := strings.CutPrefix(path.Clean(pattern)+"/", m+"/"); ok {
+			return m, "./" + strings.TrimSuffix(rest, "/")
+		}
+	}
+	return ".", pattern
+}
+
+// list finds the packages of patterns that have tests. Patterns are relative to the root of the repository, as for go
+// list, but ./... has the packages of all modules.
+func list(ctx context.Context, patterns []string) (all []*pkg, err error) {
+	within := map[string][]string{}
+	for _, p := range patterns {
+		if path.Clean(p) == "..." {
+			for _, m := range modules {
+				within[m] = append(within[m], "./...")
+			}
+			continue
+		}
+		m, rest := locate(p)
+		within[m] = append(within[m], rest)
+	}
+	for _, m := range modules {
+		if len(within[m]) == 0 {
+			continue
+		}
+		found, err := listModule(ctx, m, within[m])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// listModule finds the packages of a module that have tests.
+func listModule(ctx context.Context, module string, patterns []string) ([]*pkg, error) {
+	args := append([]string{"-C", module, "list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"}, patterns...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, errors.Wrapf(err, "go %v", args)
 	}
+	root, err := filepath.Abs(".")
+	if err != nil {
+		return nil, errors.Wrapf(err, "find the root of the repository")
+	}
 	var all []*pkg
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p struct {
 			ImportPath, Dir           string
 			TestGoFiles, XTestGoFiles []string
-			Module                    struct{ Path string }
 		}
 		if err := dec.Decode(&p); err == io.EOF {
 			return all, nil
 		} else if err != nil {
 			return nil, errors.Wrapf(err, "read the list of packages")
 		}
-		found := &pkg{path: p.ImportPath, name: strings.TrimPrefix(p.ImportPath, p.Module.Path+"/"), dir: p.Dir}
+		name, err := filepath.Rel(root, p.Dir)
+		if err != nil {
+			return nil, errors.Wrapf(err, "name a package")
+		}
+		found := &pkg{path: p.ImportPath, name: name, dir: p.Dir, module: module}
 		files := append(p.TestGoFiles, p.XTestGoFiles...)
 		if len(files) == 0 {
 			continue
@@ -62,7 +111,6 @@ func list(ctx context.Context, patterns []string) ([]*pkg, error) {
 			texts[file] = text
 			found.size += int64(len(text))
 		}
-		var err error
 		if found.long, err = longTests(texts); err != nil {
 			return nil, err
 		}

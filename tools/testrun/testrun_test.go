@@ -46,6 +46,23 @@ func (h *host) slow(t *testing.T) { testenv.Long(t) }`),
 	}
 }
 
+// TestPatternsBelongToModules checks the module that go list runs in.
+func TestPatternsBelongToModules(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string][2]string{
+		"./internal/fleet/...": {".", "./internal/fleet/..."},
+		"./clients":            {".", "./clients"},
+		"./client":             {"client", "./"},
+		"./client/...":         {"client", "./..."},
+		"tools/bench":          {"tools", "./bench"},
+		"./test/client":        {".", "./test/client"},
+	} {
+		if module, within := locate(pattern); module != want[0] || within != want[1] {
+			t.Errorf("locate(%q) = %q, %q, want %q", pattern, module, within, want)
+		}
+	}
+}
+
 // Each long test is in the first third at one of three turns in a row, and the order of a turn is that of its thirds.
 func TestTurnsRotateLongTests(t *testing.T) {
 	t.Parallel()

@@ -4,8 +4,7 @@ package bytestream
 
 import (
 	"net"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // left calls gone if the other side of c leaves after its end, and returns then or when c is closed. A reader or
@@ -18,9 +17,8 @@ func left(c *net.TCPConn, gone func()) {
 	}
 	hit := false
 	_ = raw.Read(func(fd uintptr) bool { // its error means that c is closed
-		poll := []unix.PollFd{{Fd: int32(fd)}}
-		n, err := unix.Poll(poll, 0)
-		hit = err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+		pending, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_ERROR)
+		hit = err != nil || pending != 0
 		return hit
 	})
 	if hit {

@@ -153,7 +153,8 @@ func embed(ctx context.Context, module, dir string, programs map[string]string) 
 		if path == "" {
 			err = os.WriteFile(packed, nil, 0o600)
 		} else {
-			err = compile(ctx, module, "CGO_ENABLED=0", "run", "-trimpath", "./internal/app/programs/pack", path, packed)
+			err = compile(ctx, module, "CGO_ENABLED=0", "run", "-trimpath", "./internal/app/programs/pack", path,
+				packed)
 		}
 		if err != nil {
 			return "", err

@@ -46,7 +46,7 @@ func NPMRegistry(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // npm takes long to start on a busy machine
 	defer cancel()
-	bootstrap := filepath.Join(root(t), "image", "agent", "files", "lib", "bootstrap.py")
+	bootstrap := filepath.Join(root(t), "internal", "image", "agent", "files", "lib", "bootstrap.py")
 	out, err := exec.CommandContext(ctx, RequireTool(t, "python3", "python3"), bootstrap).CombinedOutput()
 	address := strings.TrimSpace(string(out))
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 )
 
 // Peer returns the path of a third-party program, or one made of third-party parts, that tests run Harvest
-// against. pkg is a package of the module tools/peers, or "./release", which is a module of its own.
+// against. pkg is a package of the module tools/peers, or "../release", which is a module of its own.
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
-	module := filepath.Join(root(t), "internal", "peers")
+	module := filepath.Join(root(t), "tools", "peers")
 	if own := filepath.Join(module, pkg); exists(filepath.Join(own, "go.mod")) {
 		module, pkg = own, "."
 	}

@@ -94,5 +94,5 @@ func root(t testing.TB) string {
 	if !ok || !filepath.IsAbs(file) {
 		t.Fatal("the module's directory is not known; build tests without -trimpath")
 	}
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }

@@ -16,7 +16,7 @@ import (
 // TestDiagramShowsTheTransitions checks that the diagram in ARCHITECTURE.md matches the table.
 func TestDiagramShowsTheTransitions(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../../ARCHITECTURE.md")
+	doc, err := os.ReadFile("../../../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 const Certificates = "/usr/local/share/ca-certificates"
 
 // Sources are the directories of the module with code that makes images, for testenv.Cache.
-var Sources = []string{"image", "internal/base/tarfs"}
+var Sources = []string{"internal/image", "internal/base/tarfs"}
 
 // Library returns the library shared by all tests of this machine, with the base image built. Tests
 // must not delete images from it.

@@ -359,7 +359,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestCost checks that the prices match those that Claude Code prints: see package internal/session/agent/claude's transcripts.
+// TestCost checks that the prices match those that Claude Code prints: see the transcripts of package claude.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -51,7 +51,7 @@ func suite(t *testing.T, pkg string, args ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "suite.test")
 	build := exec.Command("go", append(append([]string{"test", "-c", "-o", program}, args...), pkg)...)
-	build.Dir = filepath.Join("..", "..", "internal", "peers", "modal")
+	build.Dir = filepath.Join("..", "..", "..", "tools", "peers", "modal")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the suite of Modal's SDK: %v\n%s", err, out)

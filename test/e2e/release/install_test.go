@@ -62,7 +62,7 @@ func TestInstall(t *testing.T) {
 	t.Cleanup(server.Close)
 	dir := filepath.Join(t.TempDir(), "bin")
 	install := func() (string, error) {
-		cmd := exec.CommandContext(t.Context(), "sh", "../../install.sh", dir)
+		cmd := exec.CommandContext(t.Context(), "sh", "../../../install.sh", dir)
 		cmd.Env = append(os.Environ(), "HARVEST_RELEASES="+server.URL, "HARVEST_VERSION=0.1.0", "no_proxy=127.0.0.1")
 		out, err := cmd.CombinedOutput()
 		return string(out), err

@@ -16,7 +16,7 @@ func TestManualPages(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "harvest")
 	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "clientonly,man", "-o", program, "./cmd/harvest")
-	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = "../../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -66,7 +66,7 @@ func TestProgramLacksManualPages(t *testing.T) {
 	t.Parallel()
 	for _, tags := range []string{"", "clientonly"} {
 		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, "./cmd/harvest")
-		cmd.Dir = "../.."
+		cmd.Dir = "../../.."
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)

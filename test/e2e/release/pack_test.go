@@ -40,7 +40,7 @@ func stageOf(t *testing.T, programs map[string]string) string {
 	}
 	for name, from := range map[string]string{"LICENSE": "LICENSE", "README.md": "README.md",
 		"harvest.service": "docs/harvest.service", "harvest-rootless.service": "docs/harvest-rootless.service"} {
-		text, err := os.ReadFile("../../" + from)
+		text, err := os.ReadFile("../../../" + from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func stageOf(t *testing.T, programs map[string]string) string {
 // tool runs the program that makes releases.
 func tool(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), testenv.Peer(t, "./release"), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), testenv.Peer(t, "../release"), args...).CombinedOutput()
 	return string(out), err
 }
 
@@ -272,10 +272,10 @@ func TestPackingIsReproducible(t *testing.T) {
 // TestVersionOfRelease checks that all places name the same version.
 func TestVersionOfRelease(t *testing.T) {
 	t.Parallel()
-	version := strings.TrimSpace(string(read(t, "../../VERSION")))
+	version := strings.TrimSpace(string(read(t, "../../../VERSION")))
 	for file, want := range map[string]string{"install.sh": "version=${HARVEST_VERSION:-" + version + "}\n",
 		"CHANGELOG.md": "\n## " + version + " "} {
-		if text := string(read(t, "../../"+file)); !strings.Contains(text, want) {
+		if text := string(read(t, "../../../"+file)); !strings.Contains(text, want) {
 			t.Errorf("%s does not have %q", file, want)
 		}
 	}

@@ -32,7 +32,7 @@ func TestGeneratedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The module of its dependencies, with the generated package in it.
-	peers, module := filepath.Join("..", "..", "internal", "peers"), t.TempDir()
+	peers, module := filepath.Join("..", "..", "..", "tools", "peers"), t.TempDir()
 	for name, from := range map[string]string{"go.mod": peers, "go.sum": peers, "generated/main.go": "testdata"} {
 		data, err := os.ReadFile(filepath.Join(from, name))
 		if err != nil {

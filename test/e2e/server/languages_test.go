@@ -52,7 +52,7 @@ func TestExamplesInOtherLanguages(t *testing.T) {
 			t.Errorf("output of the example:\n%s\nwant\n%s", got, exampleOutput)
 		}
 	}
-	examples := filepath.Join("..", "..", "examples")
+	examples := filepath.Join("..", "..", "..", "examples")
 	t.Run("python", func(t *testing.T) {
 		python := testenv.RequireTool(t, "python3", "python3")
 		check(t, run(t, filepath.Join(examples, "python"), python, "run.py"))

@@ -13,7 +13,7 @@ import (
 // A checkpoint belongs to the gVisor that go.mod names.
 func TestVersionOfGVisor(t *testing.T) {
 	t.Parallel()
-	b, err := os.ReadFile(filepath.Join("..", "..", "..", "go.mod"))
+	b, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
