@@ -29,7 +29,7 @@ func serverProgram(data string) (string, error) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return "", dataError(err, data)
 	}
-	program, err := programs.Server(programs(data))
+	program, err := programs.Server(binDir(data))
 	if err == nil && program == "" {
 		err = errors.Remedy(errors.Newf(errors.Denied, "data directory %s: programs cannot be started from it", data),
 			"use a data directory on a file system that is mounted without noexec")
@@ -37,8 +37,8 @@ func serverProgram(data string) (string, error) {
 	return program, err
 }
 
-// programs is the directory for the server, in a data directory.
-func programs(data string) string { return filepath.Join(data, "bin") }
+// binDir is the directory for the server, in a data directory.
+func binDir(data string) string { return filepath.Join(data, "bin") }
 
 // handOver replaces this process with the server's program, which runs the same command line. A server stays in
 // the data directory. Other commands create no data directory: their program is in memory if there is none.
@@ -47,7 +47,7 @@ func (c commands) handOver(stays bool) error {
 	if err != nil {
 		return err
 	}
-	if !stays && unix.Access(programs(cfg.Data), unix.W_OK) != nil {
+	if !stays && unix.Access(binDir(cfg.Data), unix.W_OK) != nil {
 		return c.handOverInMemory()
 	}
 	program, err := serverProgram(cfg.Data)
