@@ -96,7 +96,8 @@ func TestProgramOfReadme(t *testing.T) {
 
 	h := host.New(t, "fake", nil)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "program"))
-	cmd.Env = append(os.Environ(), "HARVEST_URL="+h.Up(), "HARVEST_API_KEY="+h.Must("key", "create", "program", "--quiet"))
+	cmd.Env = append(os.Environ(), "HARVEST_URL="+h.Up(),
+		"HARVEST_API_KEY="+h.Must("key", "create", "program", "--quiet"))
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "42\n" {
 		t.Errorf("the program printed %q, %v; want 42", out, err)
 	}

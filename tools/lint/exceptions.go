@@ -39,10 +39,10 @@ var exceptions = map[string]string{
 	"internal/image/dockerfile/files/delta.go tar.Header": "a mark in a layer, which becomes no file",
 	"test/host/modalhost/images.go tar.Header":            "files of images for tests, whose times no test reads",
 
-	"internal/image/library.go context.Background": "opening and finding read a directory, at once, for no caller " +
-		"with a context",
+	"internal/image/library.go context.Background": "opening and finding read a directory, for no caller with a ctx",
+
 	"internal/server/edge/errors.go panic":               "net/http breaks a stream of HTTP/2 off for nothing else",
-	"internal/base/dirlock/dirlock.go time.Sleep":        "no event says that a foreign process wrote its pid, or ended",
+	"internal/base/dirlock/dirlock.go time.Sleep":        "no event says that a process wrote its pid, or ended",
 	"internal/store/migrate.go panic":                    "the files are in the binary: a failure is one of the build",
 	"internal/engine/volume/local.go context.Background": "it empties the trash in the background, for no caller",
 }
