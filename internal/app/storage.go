@@ -116,7 +116,7 @@ func startS3(ctx context.Context, data string) (*embedded.Server, error) {
 	return embedded.Start(ctx, embedded.Options{Dir: embeddedS3(data), Executable: program})
 }
 
-// noPrograms is the error if a program that package inner should have put into the data directory is missing.
+// noPrograms is the error if a program that package programs should have unpacked into the data directory is missing.
 func noPrograms(data string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "data directory %s: programs cannot be started from it", data),
 		"use a data directory on a file system that is mounted without noexec")

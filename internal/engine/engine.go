@@ -1,6 +1,6 @@
 // Package engine defines the contract of sandbox providers.
 //
-// Engines hold no policy: quotas, time limits, names, retries and records belong to package sandbox. Package
+// Engines hold no policy: quotas, time limits, names, retries and records belong to package fleet. Package
 // enginetest tests the behavior that every engine must have. Optional behavior is an optional interface,
 // announced in Capabilities.
 package engine
@@ -85,7 +85,7 @@ type Handle struct {
 	Ref string `json:"ref"` // the engine's own name for the sandbox
 }
 
-// Spec describes a sandbox. Package sandbox has validated it: paths are absolute and clean, limits are positive
+// Spec describes a sandbox. Package fleet has validated it: paths are absolute and clean, limits are positive
 // or zero.
 type Spec struct {
 	ID      string // unique, [a-z0-9_-]{1,64}

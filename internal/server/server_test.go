@@ -732,7 +732,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestSandboxRequestIsUnderstood checks that package sandbox decodes api.SandboxRequest, which clients send, without
+// TestSandboxRequestIsUnderstood checks that package fleet decodes api.SandboxRequest, which clients send, without
 // loss.
 func TestSandboxRequestIsUnderstood(t *testing.T) {
 	t.Parallel()

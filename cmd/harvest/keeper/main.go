@@ -1,5 +1,5 @@
 // Command keeper is the process that supervises a sandbox, and nothing else. The program harvest embeds it
-// (package inner), because its processes are smaller and start faster than processes of all of Harvest. gVisor
+// (package programs), because its processes are smaller and start faster than processes of all of Harvest. gVisor
 // is in command sentry, and the programs that run inside sandboxes are in command tools.
 package main
 

@@ -1,4 +1,4 @@
-// Command s3 is the embedded S3 server. The program harvest embeds it (package inner) and starts it if one is
+// Command s3 is the embedded S3 server. The program harvest embeds it (package programs) and starts it if one is
 // configured. Linked into harvest, it would cost 20 MiB, and 10 ms in every command line.
 package main
 

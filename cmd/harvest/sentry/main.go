@@ -1,5 +1,5 @@
 // Command sentry is gVisor, with the parts of Harvest that run in its processes. The program harvest embeds it
-// beside keeper (package inner).
+// beside keeper (package programs).
 package main
 
 import (

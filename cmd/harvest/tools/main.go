@@ -1,5 +1,5 @@
 // Command tools contains the parts of Harvest that run inside sandboxes, on this machine and at Modal. The
-// program harvest embeds it beside keeper (package inner), which is smaller without it.
+// program harvest embeds it beside keeper (package programs), which is smaller without it.
 package main
 
 import (

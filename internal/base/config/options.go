@@ -368,7 +368,7 @@ func between[N int | int64 | float64](low, high float64, want string) func(N) st
 	}
 }
 
-// longest is the maximum of all times. Package sandbox accepts no longer ones.
+// longest is the maximum of all times. Package fleet accepts no longer ones.
 const longest = 7 * 24 * time.Hour
 
 func positive(d time.Duration) string {

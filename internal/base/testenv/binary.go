@@ -143,8 +143,8 @@ func CommandLine(t testing.TB) string {
 	return path
 }
 
-// embed compresses programs into dir, as make build does for package inner, and returns the path of an overlay for go
-// build that puts them into that package. The keys are names of the package's files; "" means an empty file.
+// embed compresses programs into dir, as make build does for package programs, and returns the path of an overlay for
+// go build that puts them into that package. The keys are names of the package's files; "" means an empty file.
 func embed(ctx context.Context, module, dir string, programs map[string]string) (overlay string, err error) {
 	replace := map[string]string{}
 	for name, path := range programs {

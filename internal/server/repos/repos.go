@@ -47,7 +47,7 @@ func (s *Service) Routes() []edge.Route {
 		RawOut: api.TypeEvents, Status: 200})
 }
 
-// repoBody is api.RepoRequest with the sandbox undecoded: package sandbox reports its errors.
+// repoBody is api.RepoRequest with the sandbox undecoded: package fleet reports its errors.
 type repoBody struct {
 	api.RepoRequest
 	Sandbox json.RawMessage `json:"sandbox"`

@@ -119,7 +119,7 @@ func whileKey(ctx context.Context, call func() (commands.Result, error)) (comman
 	}
 }
 
-// runBody is api.RunRequest with the sandbox undecoded: package sandbox decodes it.
+// runBody is api.RunRequest with the sandbox undecoded: package fleet decodes it.
 type runBody struct {
 	api.ExecRequest
 	Sandbox json.RawMessage `json:"sandbox"`

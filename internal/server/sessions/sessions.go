@@ -72,7 +72,7 @@ func (s *Service) sessionRoutes() []edge.Route {
 	}
 }
 
-// sessionBody is api.SessionRequest with the sandbox undecoded: package sandbox reports its errors.
+// sessionBody is api.SessionRequest with the sandbox undecoded: package fleet reports its errors.
 type sessionBody struct {
 	api.SessionRequest
 	Sandbox json.RawMessage `json:"sandbox"`

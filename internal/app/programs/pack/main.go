@@ -1,4 +1,4 @@
-// Command pack compresses a program for package inner: pack FROM TO.
+// Command pack compresses a program for package programs: pack FROM TO.
 package main
 
 import (

@@ -2,7 +2,7 @@
 
 package helpers
 
-// Linked reports whether this program contains the helpers. Here they are programs of package inner. Programs with the
+// Linked reports whether this program contains the helpers. Here they are embedded programs. Programs with the
 // race detector do not contain them, because gVisor does not boot with it, and takes minutes to compile.
 const Linked = false
 

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/tool"
 )
 
-// Linked reports whether this program contains the helpers. It does if it was built without package inner's programs.
+// Linked reports whether this program contains the helpers. It does if it was built without embedded programs.
 const Linked = true
 
 // Main takes the process over if it was started as one of the engine's helper processes: a keeper, a tool
