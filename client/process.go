@@ -20,7 +20,7 @@ type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Progress       func(api.Progress) // of an image build before the command
-	Truncated      func(bytes int64)  // of Attach: bytes of the following output that are no longer kept
+	Truncated      func(bytes int64)  // bytes that are missing before the output that follows
 	Broken         func(error)        // of Attach: the connection broke, and the client reconnects
 	Started        func(*Process)     // the command has started; except for Attach, called before any output
 }

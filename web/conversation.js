@@ -110,6 +110,7 @@ const parts = {
   'agent.retrying': (c, e) => c.note(`The model's API failed; the agent tries again: ${e.text ?? ''}`),
   'mcp.failed': (c, e) => c.note(`The MCP server ${e.id} failed: ${e.reason ?? ''}`),
   'agent.crashed': (c, e) => c.note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`),
+  'agent.output_lost': (c, e) => c.note(e.reason ?? 'A part of the agent\'s output is missing'),
   'agent.continued': (c, e) => {
     c.note(`The agent continues by itself: ${e.reason || 'no reason given'}`);
     c.begin();

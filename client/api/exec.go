@@ -60,7 +60,7 @@ type Result struct {
 	TimedOut    bool    `json:"timed_out"`
 	Signal      string  `json:"signal,omitempty"`
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
-	Truncated   bool    `json:"truncated,omitempty"` // the middle of Stdout or Stderr is missing
+	Truncated   bool    `json:"truncated,omitempty"` // the middle of Stdout or Stderr is missing, or other output
 	// Reason is one sentence, set if the command's end was not caused by the command itself.
 	Reason string `json:"reason,omitempty"`
 	// Crashed lists processes of the command that died of a signal such as SIGSEGV that no process had sent.
@@ -170,7 +170,7 @@ type Control struct {
 	Progress *Progress `json:"progress,omitempty"`
 	// StdinRead is the number of bytes that the command has read: the client may send as many more.
 	StdinRead int   `json:"stdin_read,omitempty"`
-	Truncated int64 `json:"truncated_bytes,omitempty"` // bytes of the following output that are no longer kept
+	Truncated int64 `json:"truncated_bytes,omitempty"` // bytes that are missing before the output that follows
 }
 
 // End is the last message of a stream; one field is set. A stream that ends without it says nothing about the

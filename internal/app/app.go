@@ -115,6 +115,7 @@ func (a *App) open(ctx context.Context) error {
 	a.then("the records", func(context.Context) error { return db.Close() })
 	a.events = event.Open(ctx, event.Options{Store: db.Events()})
 	a.then("the events", a.events.Close)
+	a.watchDisk(ctx, db.Reserve)
 	if a.secrets, err = secret.Open(ctx, secret.Options{
 		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, secretKeyName), Environ: os.Environ(),
 		EnvironAccount: personal,

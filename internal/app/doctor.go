@@ -197,22 +197,18 @@ func existing(dir string) string {
 	return dir
 }
 
-// enoughSpace is the space for building the base image, and some room to work.
-const enoughSpace = 4 << 30
-
 func diskSpace(dir string) finding {
 	f := finding{Name: "disk space", OK: true, Needed: true}
-	var st unix.Statfs_t
-	if err := unix.Statfs(existing(dir), &st); err != nil {
+	s, err := diskStateOf(existing(dir))
+	if err != nil {
 		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("unknown: %v", err), "choose another directory with --data"
 		return f
 	}
-	free := st.Bavail * uint64(st.Bsize)
-	f.Detail = units.BytesSize(float64(free)) + " free"
-	if free < enoughSpace {
+	f.Detail = s.text()
+	if s.level(0) != diskOK {
 		f.OK = false
-		f.Remedy = fmt.Sprintf("free some space (%s is needed), or choose a directory on another disk with --data",
-			units.BytesSize(enoughSpace))
+		f.Remedy = fmt.Sprintf("free some space (%s and %d files are needed), or choose a directory on another disk "+
+			"with --data", units.BytesSize(enoughSpace), enoughFiles)
 	}
 	return f
 }

@@ -390,6 +390,8 @@ type Command struct {
 	// the output is only kept for ProcessOpener. If a writer fails, it gets no more output, but the command
 	// continues.
 	Stdout, Stderr io.Writer
+	// Truncated, if set, is called as described for Stdio.
+	Truncated func(bytes int64)
 	// Merged sends both streams of the command to Stdout, in the order in which it writes.
 	Merged bool
 }
@@ -423,7 +425,7 @@ type ProcessOpener interface {
 	// Processes lists the commands of the sandbox, including ended ones while their output is kept.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 	// OpenProcess attaches to a command: it writes all kept output from the beginning, then the output that
-	// follows. The kept output is bounded; Truncated reports the dropped part. When ctx ends, the connection
+	// follows. The kept output is bounded, and more so if the disk is full; Truncated reports the dropped part. When ctx ends, the connection
 	// ends, but not the command, which no longer waits for that reader: Wait returns Canceled or Timeout.
 	// NotFound if the process does not exist.
 	OpenProcess(ctx context.Context, id string, stdio Stdio) (Process, error)
@@ -437,8 +439,9 @@ type Stdio struct {
 	// received from earlier connections, and whether its input has ended. Those connections send no further
 	// input. An engine that does not count input never calls it.
 	Input func(taken int64, ended bool)
-	// Truncated, if set, is called before the first byte of output. It reports how many bytes of the beginning
-	// were dropped.
+	// Truncated, if set, reports how many bytes of output are missing at the place that was reached: at the
+	// beginning, where old output was dropped, or later, where the disk did not return kept output. It is not
+	// called during a write.
 	Truncated func(bytes int64)
 }
 

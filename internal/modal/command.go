@@ -75,6 +75,7 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, fleet.ExecRequest{
 		Args: o.args, Env: env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
 		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached, Background: o.detached,
+		Truncated: c.truncated,
 	})
 	if err != nil {
 		return nil, err
@@ -105,12 +106,15 @@ func (b *box) attach(ctx context.Context, ref, process string, noted int64, o or
 // truncated records that the engine did not keep n bytes of the command's output. The engine does not report
 // which stream they belonged to.
 func (c *command) truncated(n int64) {
-	if c.joined {
+	if c.joined && c.out != nil {
 		c.out.skip(n)
 		return
 	}
-	c.out.detach()
-	c.err.detach()
+	for _, s := range []*spool{c.out, c.err} {
+		if s != nil {
+			s.detach()
+		}
+	}
 }
 
 // follow waits for the end of a process.

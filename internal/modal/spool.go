@@ -9,19 +9,27 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
-// inMemory is the largest size of output kept without a file.
-const inMemory = 64 << 10
+const (
+	// inMemory is the largest size of output kept without a file.
+	inMemory = 64 << 10
+	// withoutDisk is the same after the disk has failed.
+	withoutDisk = 256 << 10
+)
 
 // spool keeps the last limit bytes of an output stream, for reads from any offset. While a reader is active,
 // its unread bytes are not overwritten: the writer waits. Without readers, the oldest bytes are overwritten.
+// After the disk has failed, because it is full for example, new output stays in memory, with a smaller limit.
 type spool struct {
 	dir   string
 	limit int64
 
 	mu      sync.Mutex
-	mem     []byte        // guarded by mu; all bytes, until file is used
+	mem     []byte        // guarded by mu; all bytes, until file is used; the bytes from split on once failed is set
+	failed  bool          // guarded by mu; nothing more is written to file
+	split   int64         // guarded by mu; with failed, the offset up to which the bytes are in file
 	file    *os.File      // guarded by mu; a ring buffer of limit bytes, unnamed
 	size    int64         // guarded by mu; total bytes written
 	first   int64         // guarded by mu; offset of the first byte kept
@@ -52,25 +60,33 @@ func newSpool(dir string, limit int64) *spool {
 		readers: map[*reader]int64{}}
 }
 
-// Write keeps p. It fails only if the disk is full.
+// Write keeps p. It does not fail.
 func (s *spool) Write(p []byte) (int, error) {
 	n := 0
 	for len(p) > 0 {
 		s.mu.Lock()
-		closed, most := s.closed, max(1, s.limit/4)
+		closed, most := s.closed, max(1, s.most()/4)
 		s.mu.Unlock()
 		if closed { // no reader will come
 			return n + len(p), nil
 		}
 		part := p[:min(int64(len(p)), most)]
 		s.await(int64(len(part)))
-		if err := s.put(part); err != nil {
-			return n, err
+		if !s.put(part) {
+			continue
 		}
 		n += len(part)
 		p = p[len(part):]
 	}
 	return n, nil
+}
+
+// most returns the limit of unread bytes. s.mu is held.
+func (s *spool) most() int64 {
+	if s.failed {
+		return min(s.limit, withoutDisk)
+	}
+	return s.limit
 }
 
 // await waits until n more bytes overwrite no unread byte of an active reader.
@@ -81,7 +97,10 @@ func (s *spool) await(n int64) {
 		for _, at := range s.readers {
 			first = min(first, at)
 		}
-		room := s.closed || s.size+n-first <= s.limit
+		if s.failed {
+			first = max(first, s.split)
+		}
+		room := s.closed || s.size+n-first <= s.most()
 		moved := s.moved
 		s.mu.Unlock()
 		if room {
@@ -91,22 +110,28 @@ func (s *spool) await(n int64) {
 	}
 }
 
-func (s *spool) put(p []byte) error {
+// put keeps p, unless the disk fails meanwhile: then it reports false, and the limit is smaller.
+func (s *spool) put(p []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	if s.file == nil && s.size-s.first+int64(len(p)) <= inMemory {
+	switch {
+	case s.closed:
+		return true
+	case s.failed:
 		s.mem = append(s.mem, p...)
-	} else {
-		if s.file == nil {
-			if err := s.open(); err != nil {
-				return err
-			}
+		if over := int64(len(s.mem)) - s.most(); over > 0 {
+			s.mem = append([]byte(nil), s.mem[over:]...)
+			s.first = s.size + int64(len(p)-len(s.mem))
 		}
+	case s.file == nil && s.size-s.first+int64(len(p)) <= inMemory:
+		s.mem = append(s.mem, p...)
+	case s.file == nil && !s.open():
+		return false
+	default:
 		if err := s.ring(p, s.size, s.file.WriteAt); err != nil {
-			return errors.Wrapf(err, "keep the output of a command")
+			s.fail(err, s.size)
+			s.first = max(s.first, s.size+int64(len(p))-s.limit) // a part of p may have replaced the oldest bytes
+			return false
 		}
 	}
 	if n := len(s.marks); n == 0 || time.Since(s.marks[n-1].at) >= markEvery {
@@ -120,7 +145,13 @@ func (s *spool) put(p []byte) error {
 	}
 	s.size += int64(len(p))
 	s.wake()
-	return nil
+	return true
+}
+
+// fail gives up the disk for further output. The bytes before offset split are in the file. s.mu is held.
+func (s *spool) fail(err error, split int64) {
+	logf.Warnf(context.Background(), "the output of a command stays in memory: %v", err)
+	s.failed, s.split = true, split
 }
 
 // skip advances by n bytes that were written but not kept.
@@ -189,9 +220,9 @@ func (s *spool) at(offset int64) time.Time {
 func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64, err error) {
 	s.mu.Lock()
 	start = max(s.first, s.size-min(limit, s.limit))
-	n := s.size - start
+	end := s.size
 	s.mu.Unlock()
-	if n == 0 {
+	if start == end {
 		return nil, start, nil
 	}
 	done := errors.Errorf("enough")
@@ -199,7 +230,7 @@ func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64
 		if len(data) == 0 {
 			start = at
 		}
-		if data = append(data, part...); int64(len(data)) >= n {
+		if data = append(data, part...); at+int64(len(part)) >= end {
 			return done
 		}
 		return nil
@@ -210,19 +241,22 @@ func (s *spool) kept(ctx context.Context, limit int64) (data []byte, start int64
 	return data, start, err
 }
 
-// open creates the file. It is unnamed, so that nothing is left behind however the server ends. s.mu is held.
-func (s *spool) open() error {
+// open creates the file, and reports whether the disk has not failed. The file is unnamed, so that nothing is left
+// behind however the server ends. s.mu is held.
+func (s *spool) open() bool {
 	f, err := os.CreateTemp(s.dir, "output-")
 	if err == nil {
-		err = os.Remove(f.Name())
+		err = errors.Join(os.Remove(f.Name()), s.ring(s.mem, s.first, f.WriteAt))
+		if err != nil {
+			_ = f.Close()
+		}
 	}
 	if err != nil {
-		return errors.Wrapf(err, "keep the output of a command")
+		s.fail(err, s.first)
+		return false
 	}
-	s.file = f
-	err = s.ring(s.mem, s.first, f.WriteAt)
-	s.mem = nil
-	return err
+	s.file, s.mem = f, nil
+	return true
 }
 
 // ring calls at for each contiguous part of p in the ring buffer.
@@ -320,11 +354,39 @@ func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, m
 		return 0, start, s.changed, nil
 	case s.file == nil && s.mem == nil:
 		return 0, start, nil, nil // forgotten
-	case s.file == nil:
-		copy(buf, s.mem[start-s.first:])
-		return n, start, nil, nil
 	}
-	return n, start, nil, errors.Wrapf(s.ring(buf[:n], start, s.file.ReadAt), "read the output of a command")
+	if n = s.read(buf[:n], start); n == 0 { // the disk has lost what follows
+		return 0, start, ready, nil
+	}
+	return n, start, nil, nil
+}
+
+// ready is closed.
+var ready = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// read reads some of the kept bytes from offset on. It returns 0 after it has given up bytes that the disk does not
+// return. s.mu is held.
+func (s *spool) read(buf []byte, offset int64) int {
+	inFile := s.size
+	if s.file == nil {
+		inFile = s.first
+	} else if s.failed {
+		inFile = s.split
+	}
+	if offset >= inFile {
+		return copy(buf, s.mem[int64(len(s.mem))-(s.size-offset):])
+	}
+	buf = buf[:min(int64(len(buf)), inFile-offset)]
+	if err := s.ring(buf, offset, s.file.ReadAt); err != nil {
+		logf.Warnf(context.Background(), "the output of a command is lost: %v", err)
+		s.first = inFile
+		return 0
+	}
+	return len(buf)
 }
 
 // peek returns at most limit bytes from offset on, the offset of the first one, and whether nothing follows them. It
@@ -339,11 +401,9 @@ func (s *spool) peek(offset, limit int64) (data []byte, start int64, last bool, 
 		return nil, start, s.closed, nil
 	}
 	data = make([]byte, n)
-	if s.file == nil {
-		copy(data, s.mem[start-s.first:])
-		return data, start, last, nil
-	}
-	return data, start, last, errors.Wrapf(s.ring(data, start, s.file.ReadAt), "read the output of a command")
+	data = data[:s.read(data, start)]
+	last = last && int64(len(data)) == n
+	return data, start, last, nil
 }
 
 func (s *spool) advance(r *reader, offset int64) {

@@ -414,6 +414,11 @@ func (r *runner) read(l pipe.Line) {
 		if !l.Cut {
 			events = r.conv.Decode(l.Text)
 		}
+		if lost := min(l.Lost, l.Gap-r.published); lost > 0 {
+			drafts = append(drafts, draft{records.EventOutputLost, records.Event{Event: agent.Event{
+				Reason: fmt.Sprintf("%d bytes of the agent's output are missing: the server's disk has not kept them",
+					lost)}}})
+		}
 		if l.End > r.published {
 			fresh = true
 			if !isStatus(events) {

@@ -27,6 +27,8 @@ import (
 // file: see Lock.
 type DB struct {
 	path string
+	// file is open until the connections are closed: closing it earlier would drop SQLite's locks.
+	file *os.File
 	// SQLite allows one writer at a time. With a single connection for writing, writers queue here
 	// and the wait respects the context, unlike in SQLite's busy handler.
 	write, read *sql.DB
@@ -50,13 +52,14 @@ func Open(ctx context.Context, path string) (*DB, error) {
 	if err != nil {
 		return nil, fileError(err, path)
 	}
-	f.Close()
-	db := &DB{path: path}
+	db := &DB{path: path, file: f}
 	if db.write, err = connect(path, 1, "_txlock=immediate"); err != nil {
+		f.Close()
 		return nil, err
 	}
 	if db.read, err = connect(path, readers); err != nil {
 		db.write.Close()
+		f.Close()
 		return nil, err
 	}
 	if err := db.prepare(ctx); err != nil {
@@ -92,9 +95,13 @@ func (db *DB) prepare(ctx context.Context) error {
 	return db.migrate(ctx)
 }
 
-// Close closes the database.
+// Close closes the database. It is idempotent.
 func (db *DB) Close() error {
-	return errors.Wrapf(errors.Join(db.read.Close(), db.write.Close()), "close %s", db.path)
+	err := errors.Join(db.read.Close(), db.write.Close())
+	if closed := db.file.Close(); !errors.Is(closed, os.ErrClosed) {
+		err = errors.Join(err, closed)
+	}
+	return errors.Wrapf(err, "close %s", db.path)
 }
 
 // Backup writes a consistent copy of the database to a new file at path, while the database is in

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
 // TestWrite replaces files, also where a crash has left a part of a new one.
@@ -35,6 +36,54 @@ func TestWrite(t *testing.T) {
 				t.Errorf("the directory has %v: %v", names, err)
 			}
 		})
+	}
+}
+
+// TestReserve checks that a file is replaced once on a full disk, and again after space was reserved again.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	dir := testenv.SmallDisk(t, "size=256k")
+	path, filler := filepath.Join(dir, "record"), filepath.Join(dir, "filler")
+	if err := errors.Join(Write(path, []byte("first and longer"), 0o640), Reserve(path), Reserve(path)); err != nil {
+		t.Fatal(err)
+	}
+	fill := func() {
+		t.Helper()
+		f, err := os.OpenFile(filler, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(make([]byte, 512<<10)); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the disk is not full: %v", err)
+		}
+	}
+	for _, step := range []struct {
+		content, want string
+		ok            bool
+	}{{"second", "second", true}, {"third", "second", false}} {
+		fill() // also the space of the file that was replaced
+		if err := WriteDurable(path, []byte(step.content), 0o640); (err == nil) != step.ok ||
+			err != nil && !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("write %q: %v", step.content, err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != step.want {
+			t.Errorf("the file has %q, want %q: %v", got, step.want, err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if err := Reserve(path); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("reserve on a full disk: %v", err)
+	}
+	if err := errors.Join(os.Remove(filler), Reserve(path)); err != nil {
+		t.Fatal(err)
+	}
+	ReleaseReserve(path)
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("left: %v, %v", names, err)
 	}
 }
 

@@ -55,7 +55,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		}
 	case "session.queued":
 		v.c.Hint("the sandbox waits to start")
-	case "agent.crashed", "agent.continued":
+	case "agent.crashed", "agent.continued", "agent.output_lost":
 		v.endLine()
 		v.c.Notef("%s", agentText(kind, e.Reason))
 	case "session.recalled":
@@ -153,8 +153,11 @@ func (v *turnView) asked(e api.SessionEvent) {
 
 // agentText describes an event of the agent's process.
 func agentText(kind, reason string) string {
-	if kind == "agent.crashed" {
+	switch kind {
+	case "agent.crashed":
 		return chat.Plain(reason) + "; it is restarted"
+	case "agent.output_lost":
+		return chat.Plain(reason)
 	}
 	return "the agent continues by itself: " + chat.Plain(cli.OrElse(reason, "no reason given"))
 }

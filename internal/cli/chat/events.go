@@ -277,6 +277,8 @@ func (m *Model) agentEvent(kind string, e api.SessionEvent) {
 	case "agent.crashed":
 		m.block(wrap(m.in(yellow, Plain(e.Reason)+"; the agent is restarted"), m.room(), "  ")...)
 		m.tools, m.running, m.questions = map[string]*tool{}, nil, nil
+	case "agent.output_lost":
+		m.block(wrap(m.in(yellow, Plain(e.Reason)), m.room(), "  ")...)
 	case "agent.continued":
 		m.begin(e.Message)
 		reason := e.Reason

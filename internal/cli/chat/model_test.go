@@ -354,6 +354,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 					`]}]}`},
 			{"agent.retrying", `{"text":"EVIL"}`},
 			{"agent.crashed", `{"reason":"EVIL"}`},
+			{"agent.output_lost", `{"reason":"EVIL"}`},
 			{"agent.continued", `{"reason":"EVIL"}`},
 			{"agent.overridden", `{"text":"EVIL"}`},
 			{"tool.started", `{"id":"e","tool":"EVIL","input":{"file_path":"EVIL","content":"EVIL"}}`},

@@ -26,7 +26,7 @@ func (c commands) stream(ctx context.Context, flags cli.ProcessFlags,
 	building := c.Building()
 	defer building.Done()
 	streams := client.Streams{Stdout: c.Out, Stderr: c.Err, Progress: building.Update, Truncated: func(bytes int64) {
-		c.Notef("the first %d bytes of the output are no longer kept", bytes)
+		c.Notef("%d bytes of the output are missing: the server's disk did not return them", bytes)
 	}}
 	if f, tty := cli.Terminal(c.In); flags.Interactive && !(tty && background(f)) {
 		streams.Stdin = c.In

@@ -3,6 +3,7 @@ package proc
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -172,7 +173,7 @@ func (k *keeper) start() (err error) {
 	}
 	if err == nil {
 		k.Info.Started = time.Now()
-		err = k.saveInfo()
+		err = errors.Join(k.saveInfo(), atomicfile.Reserve(k.infoFile()))
 	}
 	if err != nil {
 		k.listen.Close()
@@ -274,7 +275,7 @@ func (k *keeper) pump(f *os.File, stream byte) {
 		}
 		n, err := f.Read(part)
 		if n > 0 {
-			_ = k.spool.append(stream, buf[:n]) // if the disk is full, the command continues without its output
+			k.spool.append(stream, buf[:n])
 		}
 		if left > 0 {
 			left -= n
@@ -306,7 +307,7 @@ func (k *keeper) rest(f *os.File, stream byte, buf []byte) {
 		if err != nil || n <= 0 {
 			return
 		}
-		_ = k.spool.append(stream, buf[:n]) // as above
+		k.spool.append(stream, buf[:n])
 		most -= n
 	}
 }
@@ -339,6 +340,7 @@ func (k *keeper) wait() error {
 	}
 	k.Info.Exit = &k.exit
 	err := k.saveInfo()
+	atomicfile.ReleaseReserve(k.infoFile())
 	close(k.done)
 	k.closed.Do(func() {})
 	k.closeFiles()
@@ -365,12 +367,15 @@ func (k *keeper) closeInput() {
 	})
 }
 
+// infoFile is the file with the command's exit, once it has ended.
+func (k *keeper) infoFile() string { return filepath.Join(k.Keep, "info.json") }
+
 func (k *keeper) saveInfo() error {
 	data, err := json.Marshal(k.Info)
 	if err != nil {
 		return errors.Wrapf(err, "encode a process")
 	}
-	return atomicfile.Write(filepath.Join(k.Keep, "info.json"), data, 0o600)
+	return atomicfile.Write(k.infoFile(), data, 0o600)
 }
 
 // accept serves connections until the listener is closed.
@@ -457,10 +462,15 @@ func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 	buf := make([]byte, maxData)
 	for {
 		stream, data, err := r.next(buf)
-		if err != nil {
+		if err == io.EOF {
 			break
 		}
-		if writeFrame(conn, stream, data) != nil {
+		if err != nil {
+			err = writeValue(conn, frameMissing, r.skip())
+		} else {
+			err = writeFrame(conn, stream, data)
+		}
+		if err != nil {
 			return true
 		}
 	}

@@ -153,6 +153,13 @@ func deliver(stdio *engine.Stdio, stream byte, data []byte) {
 	}
 }
 
+// missing reports that the disk did not return n bytes of output.
+func missing(stdio *engine.Stdio, n int64) {
+	if stdio.Truncated != nil {
+		stdio.Truncated(n)
+	}
+}
+
 // receive reads output from a keeper until the exit. It returns the position that it has reached.
 func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err error) {
 	pos = p.from
@@ -164,6 +171,15 @@ func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err er
 		}
 		if kind == frameExit {
 			return pos, gob.NewDecoder(bytes.NewReader(data)).Decode(&p.exit)
+		}
+		if kind == frameMissing {
+			var n int64
+			if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&n); err != nil {
+				return pos, errors.Wrapf(err, "follow a command")
+			}
+			pos += n
+			missing(stdio, n)
+			continue
 		}
 		deliver(stdio, kind, data)
 		pos += int64(len(data))
@@ -178,8 +194,8 @@ func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 	}
 	r, dropped := s.reader(pos)
 	defer r.close()
-	if dropped > 0 && stdio.Truncated != nil {
-		stdio.Truncated(dropped)
+	if dropped > 0 {
+		missing(stdio, dropped)
 	}
 	buf := make([]byte, maxData)
 	for {
@@ -188,7 +204,8 @@ func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 			break
 		}
 		if err != nil {
-			return err
+			missing(stdio, r.skip())
+			continue
 		}
 		deliver(stdio, stream, data)
 	}

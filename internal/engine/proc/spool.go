@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"os"
@@ -13,6 +14,9 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
+// memory is the maximum size of the output that is in memory because the disk has failed.
+const memory = 256 << 10
+
 // window is the maximum lag of a spool's slowest reader in bytes before the writer waits.
 const window = 1 << 20
 
@@ -22,6 +26,9 @@ const window = 1 << 20
 // The files are segments, named "out-" and the position of their first byte. They contain frames: stream,
 // length, data. The oldest segment is dropped when a new one starts and all the others together have reached
 // the limit.
+//
+// When the disk fails, because it is full for example, the output that follows stays in memory, with the limit
+// memory. When that is reached, the output on disk is dropped as the oldest. close tries to write the rest to disk.
 type spool struct {
 	dir   string
 	limit int64
@@ -29,10 +36,21 @@ type spool struct {
 	mu       sync.Mutex
 	moved    *sync.Cond // signals a change of end, closed or a reader's position
 	out      *os.File   // the last segment; nil in a read-only spool
+	size     int64      // of out; belongs to the caller of append
 	segments []int64    // guarded by mu, like all below
+	failed   bool       // the output from mem on is in memory
+	mem      int64      // position of the first frame of frames
+	frames   []frame
+	dropped  int // number of frames before these
 	end      int64
 	closed   bool
 	readers  map[*reader]bool
+}
+
+// frame is a frame in memory.
+type frame struct {
+	stream byte
+	data   []byte
 }
 
 func createSpool(dir string, limit int64) (*spool, error) {
@@ -107,7 +125,7 @@ func (s *spool) rotate() error {
 	if s.out != nil {
 		s.out.Close()
 	}
-	s.out = f
+	s.out, s.size = f, 0
 	s.segments = append(s.segments, s.end)
 	for len(s.segments) > 2 && s.end-s.segments[1] >= s.limit {
 		if err := os.Remove(s.segment(s.segments[0])); err != nil {
@@ -119,23 +137,73 @@ func (s *spool) rotate() error {
 }
 
 // append adds output. It first waits for slow readers.
-func (s *spool) append(stream byte, data []byte) error {
+func (s *spool) append(stream byte, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.lag() > window {
+	for s.lag() > s.window() {
 		s.moved.Wait()
 	}
+	if !s.failed && s.write(stream, data) != nil {
+		s.failed, s.mem = true, s.end
+	}
+	if s.failed {
+		s.remember(stream, bytes.Clone(data))
+	}
+	s.end += int64(len(data))
+	s.moved.Broadcast()
+}
+
+// write adds output to the disk, or nothing if the disk fails.
+func (s *spool) write(stream byte, data []byte) error {
 	if s.end-s.segments[len(s.segments)-1] >= max(s.limit/4, 1) {
 		if err := s.rotate(); err != nil {
 			return err
 		}
 	}
 	if err := writeFrame(s.out, stream, data); err != nil {
+		_ = s.out.Truncate(s.size) // of a part of the frame
 		return errors.Wrapf(err, "keep the output")
 	}
-	s.end += int64(len(data))
-	s.moved.Broadcast()
+	s.size += frameHeader + int64(len(data))
 	return nil
+}
+
+// remember adds output to the memory.
+func (s *spool) remember(stream byte, data []byte) {
+	s.frames = append(s.frames, frame{stream, data})
+	for s.end+int64(len(data))-s.mem > memory {
+		s.dropSegments()
+		s.mem += int64(len(s.frames[0].data))
+		s.frames, s.dropped = s.frames[1:], s.dropped+1
+	}
+}
+
+// dropSegments removes all output from the disk.
+func (s *spool) dropSegments() {
+	if s.out != nil {
+		s.out.Close()
+		s.out = nil
+	}
+	for _, start := range s.segments {
+		_ = os.Remove(s.segment(start)) // best effort
+	}
+	s.segments = nil
+}
+
+// first returns the position of the oldest kept byte.
+func (s *spool) first() int64 {
+	if len(s.segments) > 0 {
+		return s.segments[0]
+	}
+	return s.mem
+}
+
+// window returns the maximum lag of readers.
+func (s *spool) window() int64 {
+	if s.failed {
+		return memory / 2
+	}
+	return window
 }
 
 func (s *spool) lag() int64 {
@@ -150,11 +218,39 @@ func (s *spool) lag() int64 {
 func (s *spool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.failed {
+		s.save()
+	}
 	if s.out != nil {
 		s.out.Close()
 	}
 	s.closed = true
 	s.moved.Broadcast()
+}
+
+// save writes the output in memory to the disk, in place of the older output if necessary. An empty segment still says
+// how much output there was. All is best effort.
+func (s *spool) save() {
+	if s.saveFrames(s.mem, s.frames) == nil || s.lag() > s.end-s.mem {
+		return
+	}
+	s.dropSegments()
+	if s.saveFrames(s.mem, s.frames) != nil {
+		_ = s.saveFrames(s.end, nil)
+	}
+}
+
+// saveFrames writes a segment, or nothing.
+func (s *spool) saveFrames(start int64, frames []frame) error {
+	var all bytes.Buffer
+	for _, f := range frames {
+		_ = writeFrame(&all, f.stream, f.data)
+	}
+	err := os.WriteFile(s.segment(start), all.Bytes(), 0o600)
+	if err != nil {
+		_ = os.Remove(s.segment(start))
+	}
+	return err
 }
 
 // reader reads a spool from a position on. While it is slow, it blocks the writer, until it is stopped.
@@ -164,6 +260,8 @@ type reader struct {
 	file *os.File
 	off  int64
 	gone bool // guarded by s.mu
+	// frame is the number of its next frame in memory, with those that were dropped; -1 before the first.
+	frame int
 }
 
 // reader returns a reader that starts at the oldest kept byte at or after from, and the number of bytes that it
@@ -171,7 +269,7 @@ type reader struct {
 func (s *spool) reader(from int64) (r *reader, dropped int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r = &reader{s: s, pos: max(from, s.segments[0])}
+	r = &reader{s: s, frame: -1, pos: max(from, s.first())}
 	s.readers[r] = true
 	return r, r.pos - from
 }
@@ -184,6 +282,15 @@ func (r *reader) next(buf []byte) (stream byte, data []byte, err error) {
 		r.s.moved.Wait()
 	}
 	ended := r.gone || r.pos >= r.s.end
+	if !ended && r.s.failed && r.pos >= r.s.mem {
+		defer r.s.mu.Unlock()
+		if r.file != nil { // the disk needs its space
+			r.file.Close()
+			r.file = nil
+		}
+		stream, data = r.remembered(buf)
+		return stream, data, nil
+	}
 	r.s.mu.Unlock()
 	if ended {
 		return 0, nil, io.EOF
@@ -213,10 +320,43 @@ func (r *reader) next(buf []byte) (stream byte, data []byte, err error) {
 	return stream, buf[:n], nil
 }
 
+// remembered reads a frame in memory into buf. The caller holds r.s.mu.
+func (r *reader) remembered(buf []byte) (stream byte, data []byte) {
+	if r.frame < 0 {
+		r.frame = r.s.dropped
+		for at := r.s.mem; at < r.pos; r.frame++ {
+			at += int64(len(r.s.frames[r.frame-r.s.dropped].data))
+		}
+	}
+	f := r.s.frames[r.frame-r.s.dropped]
+	r.frame++
+	r.pos += int64(len(f.data))
+	r.s.moved.Broadcast()
+	return f.stream, buf[:copy(buf, f.data)]
+}
+
+// skip passes over the output that next has failed to read, and returns how much that is.
+func (r *reader) skip() int64 {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	to := r.s.end
+	if r.s.failed {
+		to = r.s.mem
+	}
+	n := to - r.pos
+	r.pos = to
+	r.s.moved.Broadcast()
+	return n
+}
+
 // open opens the segment with pos in it, at that position.
 func (r *reader) open() error {
 	r.s.mu.Lock()
-	start, pos := r.s.segments[0], r.pos
+	start, pos := r.s.first(), r.pos
 	for _, s := range r.s.segments {
 		if s <= pos {
 			start = s

@@ -5,7 +5,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
 // readAll reads all data of r, and compares it.
@@ -47,9 +54,7 @@ func TestSpoolFromAnyFrame(t *testing.T) {
 		for j := range data {
 			data[j] = byte(random.Int())
 		}
-		if err := s.append("oe"[i%2], data); err != nil {
-			t.Fatal(err)
-		}
+		s.append("oe"[i%2], data)
 		all = append(all, data...)
 		starts = append(starts, int64(len(all)))
 	}
@@ -94,9 +99,7 @@ func TestSpoolWaitsForItsReaders(t *testing.T) {
 		defer close(written)
 		data := make([]byte, maxData)
 		for range 4 * window / maxData {
-			if err := s.append(frameStdout, data); err != nil {
-				t.Error(err)
-			}
+			s.append(frameStdout, data)
 		}
 	}()
 	buf := make([]byte, maxData)
@@ -125,6 +128,99 @@ func TestSpoolWaitsForItsReaders(t *testing.T) {
 		t.Errorf("a closed reader answered %v", err)
 	}
 	s.close()
+}
+
+// TestSpoolOnFullDisk checks that readers get all output when the disk becomes full, and that a later spool of the same
+// directory has the end of it and says how much is missing.
+func TestSpoolOnFullDisk(t *testing.T) {
+	t.Parallel()
+	all := make([]byte, 3<<20)
+	for i := range all {
+		all[i] = byte(i>>10) ^ byte(i>>18)
+	}
+	for name, reads := range map[string]bool{"with a reader": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := testenv.SmallDisk(t, "size=1m")
+			s, err := createSpool(dir, 16<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reading sync.WaitGroup
+			if reads {
+				r, _ := s.reader(0)
+				reading.Go(func() { readAll(t, r, all) })
+			}
+			for at := 0; at < len(all); at += 1000 {
+				s.append("oe"[at%2], all[at:min(at+1000, len(all))])
+			}
+			if !s.failed {
+				t.Error("the disk was not full")
+			}
+			late, dropped := s.reader(0)
+			s.close()
+			readAll(t, late, all[dropped:])
+			reading.Wait()
+			left, err := openSpool(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, dropped := left.reader(0)
+			if kept := int64(len(all)) - dropped; kept < memory/2 {
+				t.Errorf("%d bytes are kept", kept)
+			}
+			readAll(t, r, all[dropped:])
+		})
+	}
+}
+
+// TestSpoolOnDiskWithoutSpace checks output of which nothing can be kept after the end.
+func TestSpoolOnDiskWithoutSpace(t *testing.T) {
+	t.Parallel()
+	dir := testenv.SmallDisk(t, "size=256k")
+	s, err := createSpool(dir, 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	s.append(frameStdout, []byte("hello\n"))
+	live, _ := s.reader(0)
+	s.close()
+	readAll(t, live, []byte("hello\n"))
+	left, err := openSpool(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, dropped := left.reader(0)
+	if dropped != 6 {
+		t.Errorf("%d bytes are missing, want 6", dropped)
+	}
+	readAll(t, r, nil)
+}
+
+// TestUnreadableSpool checks that a reader passes over output that the disk does not return.
+func TestUnreadableSpool(t *testing.T) {
+	t.Parallel()
+	s, err := createSpool(t.TempDir(), 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.append(frameStdout, []byte("gone"))
+	s.close()
+	if err := os.Remove(s.segment(0)); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := s.reader(0)
+	buf := make([]byte, maxData)
+	if _, _, err := r.next(buf); err == nil || err == io.EOF {
+		t.Fatalf("reading a file that is gone: %v", err)
+	}
+	if n := r.skip(); n != 4 {
+		t.Errorf("%d bytes are missing, want 4", n)
+	}
+	readAll(t, r, nil)
 }
 
 func TestOpenSpoolOfNothing(t *testing.T) {

@@ -55,7 +55,8 @@ func (t *Table) Start(ctx context.Context, cmd engine.Command, d Defaults) (engi
 		kill := killMarked(context.WithoutCancel(ctx), markProcess+p.id)
 		return nil, errors.Join(err, kill, os.RemoveAll(p.dir))
 	}
-	go p.follow(conn, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	go p.follow(conn, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		Truncated: cmd.Truncated})
 	return p, nil
 }
 

@@ -32,6 +32,7 @@ const (
 	frameReply   = 'a' // from the keeper: gob of reply; to "start" and "attach" before the first output
 	frameStdout  = 'o'
 	frameStderr  = 'e'
+	frameMissing = 'm' // from the keeper: gob of an int64, the bytes of output that are missing here
 	frameExit    = 'x' // from the keeper: gob of engine.Exit, the last frame
 )
 

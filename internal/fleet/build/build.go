@@ -4,6 +4,7 @@ package build
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -104,7 +105,7 @@ type machine struct {
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
 	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, fleet.ExecRequest{
 		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
-		Merged:  cmd.Stderr == nil,
+		Merged: cmd.Stderr == nil, Truncated: missing(cmd),
 		Timeout: m.fleet.Rules().Timeouts.MaxLife,
 	})
 	if err != nil {
@@ -119,6 +120,9 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 	case res.OutOfMemory:
 		err := errors.Newf(errors.Exhausted, "the command exceeded the memory of a build")
 		return 0, errors.Remedy(err, "build on a machine with more memory, or reduce the memory that the command needs")
+	case res.Truncated && cmd.Stderr != nil:
+		return 0, errors.Remedy(errors.Newf(errors.Exhausted, "a part of the command's output is missing"),
+			"check the disk of the data directory: harvest doctor")
 	case res.TimedOut:
 		return 0, errors.Newf(errors.Timeout, "the command exceeded its time limit")
 	}
@@ -126,6 +130,18 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 		cmd.Crashed(why)
 	}
 	return res.ReturnCode, nil
+}
+
+// missing reports lost output of a command in the log of its build. The standard output of a command with a separate
+// Stderr is data instead.
+func missing(cmd dockerfile.Command) func(bytes int64) {
+	if cmd.Stderr != nil {
+		return nil
+	}
+	return func(bytes int64) {
+		_, _ = fmt.Fprintf(cmd.Stdout, "\nharvest: %d bytes of the output are missing: the server's disk did not return them\n",
+			bytes)
+	}
 }
 
 // CopyIn implements dockerfile.Machine.

@@ -186,6 +186,30 @@ func TestRunWithoutCrashed(t *testing.T) {
 	}
 }
 
+// TestMissingOutput checks that the log of a build says where output is missing, and that a command whose output is data
+// fails.
+func TestMissingOutput(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	m := h.machine(t, setup)
+	h.Play = func(p *sandboxtest.Process, cmd engine.Command) {
+		_, _ = io.WriteString(cmd.Stdout, "one")
+		cmd.Truncated(7)
+		_, _ = io.WriteString(cmd.Stdout, "two")
+		p.End(engine.Exit{})
+	}
+	var log, data bytes.Buffer
+	code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"a"}, Dir: "/", Stdout: &log})
+	if code != 0 || err != nil || !strings.HasPrefix(log.String(), "one\nharvest: 7 bytes") ||
+		!strings.HasSuffix(log.String(), "\ntwo") {
+		t.Errorf("%d, %v, log %q", code, err, &log)
+	}
+	_, err = m.Run(t.Context(), dockerfile.Command{Args: []string{"a"}, Dir: "/", Stdout: &data, Stderr: io.Discard})
+	if errors.KindOf(err) != errors.Exhausted || errors.RemedyOf(err) == "" || data.String() != "onetwo" {
+		t.Errorf("%v, data %q", err, &data)
+	}
+}
+
 // TestRunEndsWithItsBuild checks that a command is killed when its build ends, that Run waits for its end, and that the
 // error is the cause; and that a command has the longest life of a sandbox and no more.
 func TestRunEndsWithItsBuild(t *testing.T) {

@@ -3,6 +3,7 @@ package commands
 import (
 	"cmp"
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -38,6 +39,7 @@ type Execution struct {
 	attached   bool
 
 	stdout, stderr *capture // nil if the caller supplied a writer
+	incomplete     atomic.Bool
 
 	done   chan struct{} // closed once result and err are set
 	result Result
@@ -89,6 +91,17 @@ func (x *Execution) capture(cmd *engine.Command) {
 	if cmd.Stderr == nil {
 		x.stderr = &capture{limit: x.set.sandbox.Capture}
 		cmd.Stderr = x.stderr
+	}
+}
+
+// noteMissing remembers for the Result that output of cmd is missing.
+func (x *Execution) noteMissing(cmd *engine.Command) {
+	report := cmd.Truncated
+	cmd.Truncated = func(bytes int64) {
+		x.incomplete.Store(true)
+		if report != nil {
+			report(bytes)
+		}
 	}
 }
 
@@ -161,9 +174,10 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	if r.Crashed != "" {
 		logf.Warnf(x.set.sandbox.Context, "command %s of sandbox %s: %s", x.ID(), x.SandboxID(), r.Crashed)
 	}
+	r.Truncated = x.incomplete.Load()
 	if x.stdout != nil {
 		r.Stdout = x.stdout.text()
-		r.Truncated = x.stdout.truncated()
+		r.Truncated = r.Truncated || x.stdout.truncated()
 	}
 	if x.stderr != nil {
 		r.Stderr = x.stderr.text()

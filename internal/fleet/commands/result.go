@@ -10,7 +10,8 @@ type Result struct {
 	TimedOut    bool    `json:"timed_out"`
 	Signal      string  `json:"signal,omitempty"` // "KILL", …
 	OutOfMemory bool    `json:"out_of_memory,omitempty"`
-	// Truncated means that the middle of Stdout or Stderr is missing; a line in it says how much.
+	// Truncated means that output is missing: the middle of Stdout or Stderr, with a line in its place that says how
+	// much, or output that the disk of the server did not return.
 	Truncated bool `json:"truncated,omitempty"`
 	// Reason is one sentence, set if the command's end was not caused by the command itself.
 	Reason string `json:"reason,omitempty"`

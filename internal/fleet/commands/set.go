@@ -119,6 +119,7 @@ func (s *Set) Start(ctx context.Context, box engine.Sandbox, cmd engine.Command,
 	if !opts.Detach {
 		x.ctx = ctx
 		x.capture(&cmd)
+		x.noteMissing(&cmd)
 	}
 	x.started = time.Now().UTC() // with the monotonic clock, which clock changes do not affect
 	x.deadline = x.started.Add(opts.Limit)

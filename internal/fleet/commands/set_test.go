@@ -67,14 +67,19 @@ func (p *proc) signals() string {
 // box is a sandbox whose next command is next, and that finds the commands in there again.
 type box struct {
 	engine.Sandbox
-	next  *proc
-	there []engine.ProcessInfo
-	procs map[string]*proc // of there
+	next *proc
+	// missing is the number of bytes that are missing in the output of the next command.
+	missing int64
+	there   []engine.ProcessInfo
+	procs   map[string]*proc // of there
 }
 
 func (b *box) Start(_ context.Context, cmd engine.Command) (engine.Process, error) {
 	if cmd.Stdout != nil {
 		_, _ = io.WriteString(cmd.Stdout, "out")
+	}
+	if b.missing > 0 {
+		cmd.Truncated(b.missing)
 	}
 	return b.next, nil
 }
@@ -236,6 +241,33 @@ func TestLimitsOfRestoredCommands(t *testing.T) {
 			t.Errorf("the last one ended after %v", took)
 		}
 	})
+}
+
+// TestMissingOutput checks that a Result and the caller report output that the engine lost.
+func TestMissingOutput(t *testing.T) {
+	t.Parallel()
+	r := newRoom(t.Context())
+	reported := int64(0)
+	for name, c := range map[string]struct {
+		missing int64
+		report  func(int64)
+	}{"nothing": {}, "for the result": {missing: 7}, "for both": {8, func(n int64) { reported += n }}} {
+		p := newProc("p1", "")
+		r.box.next, r.box.missing = p, c.missing
+		x, err := r.Start(t.Context(), r.box, engine.Command{Args: []string{"x"}, Truncated: c.report},
+			Options{Limit: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.exit(engine.Exit{})
+		if res := result(t, x); res.Truncated != (c.missing > 0) || res.Stdout != "out" {
+			t.Errorf("%s: %+v", name, res)
+		}
+	}
+	if reported != 8 {
+		t.Errorf("%d bytes are reported", reported)
+	}
+	r.tasks.Wait()
 }
 
 // TestSettle checks that all commands end, with SIGKILL after the grace period, and that copies of files are awaited,

@@ -105,10 +105,11 @@ type place struct {
 // truncated skips output that is no longer kept, and reports how much of it the reader misses.
 func (r *place) truncated(bytes int64) {
 	r.mu.Lock()
-	r.at = bytes
+	missed := min(bytes, r.at+bytes-r.offset)
+	r.at += bytes
 	r.mu.Unlock()
-	if bytes > r.offset {
-		r.st.control(api.Control{Truncated: bytes - r.offset})
+	if missed > 0 {
+		r.st.control(api.Control{Truncated: missed})
 	}
 }
 

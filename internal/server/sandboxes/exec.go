@@ -201,7 +201,7 @@ func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
 	}
 	command := fleet.ExecRequest{
 		Args: req.Args, Env: req.Env, Workdir: req.Workdir, User: req.User, Timeout: timeout, Detach: req.Detach,
-		Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr,
+		Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr, Truncated: stdio.Truncated,
 	}
 	if req.Terminal != nil {
 		size := engine.Size(*req.Terminal)

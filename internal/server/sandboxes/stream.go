@@ -203,6 +203,9 @@ func (st *stream) stdio(capture bool) engine.Stdio {
 		Stdin:  st.stdin,
 		Stdout: &frames{st: st, id: api.StreamStdout, after: st.begun},
 		Stderr: &frames{st: st, id: api.StreamStderr, after: st.begun},
+		Truncated: func(bytes int64) {
+			st.control(api.Control{Truncated: bytes})
+		},
 	}
 }
 

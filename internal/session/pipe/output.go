@@ -15,6 +15,8 @@ type Line struct {
 	Text []byte
 	End  int64 // offset of its end in the output, including the newline
 	Cut  bool  // longer than maxLine: text is its beginning
+	Lost int64 // bytes of output that are missing before it, up to the offset Gap
+	Gap  int64
 }
 
 // Splitter is a writer that splits its input into lines. It blocks until the reader takes them, which throttles the
@@ -25,6 +27,15 @@ type Splitter struct {
 	At    int64           // bytes seen
 	rest  []byte
 	cut   bool
+	lost  int64 // bytes missing before rest
+	gap   int64 // offset of their end
+}
+
+// Skip counts n bytes that are missing. The beginning of a line before them is dropped.
+func (w *Splitter) Skip(n int64) {
+	w.lost += n + int64(len(w.rest))
+	w.At += n
+	w.gap, w.rest, w.cut = w.At, nil, false
 }
 
 // Write implements io.Writer.
@@ -50,8 +61,8 @@ func (w *Splitter) Write(b []byte) (int, error) {
 
 // emit sends the line, and reports whether the reader took it.
 func (w *Splitter) emit() bool {
-	l := Line{Text: w.rest, End: w.At, Cut: w.cut}
-	w.rest, w.cut = nil, false
+	l := Line{Text: w.rest, End: w.At, Cut: w.cut, Lost: w.lost, Gap: w.gap}
+	w.rest, w.cut, w.lost, w.gap = nil, false, 0, 0
 	select {
 	case w.Lines <- l:
 		return true

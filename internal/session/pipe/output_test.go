@@ -28,7 +28,7 @@ func splitAll(text []byte, n int) []Line {
 func TestSplitter(t *testing.T) {
 	t.Parallel()
 	text := []byte("one\n\ntwo two\nrest")
-	want := []Line{{[]byte("one"), 4, false}, {nil, 5, false}, {[]byte("two two"), 13, false}}
+	want := []Line{{Text: []byte("one"), End: 4}, {End: 5}, {Text: []byte("two two"), End: 13}}
 	for n := 1; n <= len(text); n++ {
 		if diff := cmp.Diff(want, splitAll(text, n), cmp.AllowUnexported(Line{}),
 			cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
@@ -76,5 +76,32 @@ func TestInbox(t *testing.T) {
 	}()
 	if text, err := io.ReadAll(in); err != nil || string(text) != "one two" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestMissingOutput checks that the line after missing output says how much is missing, with the part of a line before.
+func TestMissingOutput(t *testing.T) {
+	t.Parallel()
+	lines := make(chan Line, 8)
+	w := &Splitter{Lines: lines}
+	write := func(text string) {
+		t.Helper()
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\npart")
+	w.Skip(100)
+	w.Skip(10)
+	write("end\ntwo\n")
+	close(lines)
+	var got []Line
+	for l := range lines {
+		got = append(got, l)
+	}
+	want := []Line{{Text: []byte("one"), End: 4}, {Text: []byte("end"), End: 122, Lost: 114, Gap: 118},
+		{Text: []byte("two"), End: 126}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

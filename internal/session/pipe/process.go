@@ -48,7 +48,8 @@ func Start(ctx context.Context, box shell.Sandbox, req fleet.ExecRequest) (*Proc
 	p := newProcess()
 	req.Timeout, req.Detach = Life, true
 	req.Background = true // the session determines when the sandbox is busy
-	req.Stdin, req.Stdout, req.Stderr = p.In, &Splitter{Lines: p.lines, Stop: p.stop}, &p.stderr
+	out := &Splitter{Lines: p.lines, Stop: p.stop}
+	req.Stdin, req.Stdout, req.Stderr, req.Truncated = p.In, out, &p.stderr, out.Skip
 	var err error
 	if p.x, err = box.Fleet.Exec(ctx, box.Account, box.ID, req); err != nil {
 		p.Close()
@@ -63,7 +64,7 @@ func Attach(ctx context.Context, box shell.Sandbox, id string) (*Process, error)
 	out := &Splitter{Lines: p.lines, Stop: p.stop}
 	var err error
 	p.x, err = box.Fleet.Attach(ctx, box.Account, box.ID, id, engine.Stdio{
-		Stdin: p.In, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.At = n },
+		Stdin: p.In, Stdout: out, Stderr: &p.stderr, Truncated: out.Skip,
 		Input: func(n int64, _ bool) { p.Received, p.Written, p.Counted = n, n, true },
 	})
 	if err != nil {

@@ -78,6 +78,9 @@ const (
 	EventStarted   = "agent.started" // a process of the agent started; it has not printed anything yet
 )
 
+// EventOutputLost reports that a part of the agent's output is missing, and has become no events. Reason says how much.
+const EventOutputLost = "agent.output_lost"
+
 // EventOwnTurn reports that the agent began a turn by itself, for example because a background command ended. Message
 // is the turn's record, Reason is the agent's reason.
 const EventOwnTurn = "agent.continued"

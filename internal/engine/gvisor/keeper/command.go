@@ -35,7 +35,7 @@ const (
 	// the keeper.
 	pipeSize = 1 << 20
 	// readSize is the maximum size of an output frame.
-	readSize = 64 << 10
+	readSize = spool.MaxFrame - wire.HeaderSize
 )
 
 // capabilities are root's capabilities in a sandbox: the usual set of containers, CAP_SYS_ADMIN and
@@ -472,7 +472,7 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 	if follower != nil {
 		defer follower.Close()
 		for {
-			frames, err := follower.Next()
+			frames, lost, err := follower.Next()
 			if err == io.EOF {
 				break
 			}
@@ -480,7 +480,12 @@ func (k *Keeper) follow(conn *wire.Conn, c *command, follower *spool.Follower, s
 				_ = conn.SendJSON(wire.KindFailure, wire.FailureOf(err))
 				return
 			}
-			if err := conn.SendFrames(frames); err != nil {
+			if lost > 0 {
+				err = conn.SendJSON(wire.KindTruncated, lost)
+			} else {
+				err = conn.SendFrames(frames)
+			}
+			if err != nil {
 				return
 			}
 		}

@@ -562,7 +562,8 @@ func (k *Keeper) saveState() {
 	if err == nil {
 		err = atomicfile.Write(wire.StateFile, b, 0o600)
 	}
-	if err != nil {
+	// The last state says how the sandbox ended. It must be kept even if the sandbox has filled the disk.
+	if err = errors.Join(err, atomicfile.Reserve(wire.StateFile)); err != nil {
 		log.Warningf("keep state: %v", err)
 	}
 }

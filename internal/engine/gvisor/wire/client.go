@@ -46,7 +46,8 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 	for name, value := range cmd.Env {
 		args.Env = append(args.Env, []byte(name+"="+value))
 	}
-	p, err := c.start(ctx, args, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	p, err := c.start(ctx, args, engine.Stdio{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		Truncated: cmd.Truncated})
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ const (
 	KindStdinEnd  Kind = 'z' // client: end of the input
 	KindStdout    Kind = 'o' // keeper: output
 	KindStderr    Kind = 'u' // keeper: error output
-	KindTruncated Kind = 't' // keeper: JSON number of dropped bytes; before any output
+	KindTruncated Kind = 't' // keeper: JSON number of bytes of output that are missing at this place
 	KindExit      Kind = 'x' // keeper: JSON of engine.Exit; after all output
 	KindFiles     Kind = 'f' // keeper: JSON number of open files that it awaits, beside a byte without a frame
 )
@@ -367,11 +367,11 @@ func (c *Conn) SendJSON(k Kind, v any) error {
 	return c.Send(k, b)
 }
 
-// SendFrames copies whole frames from r.
-func (c *Conn) SendFrames(r io.Reader) error {
+// SendFrames writes whole frames.
+func (c *Conn) SendFrames(frames []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, err := io.Copy(c.Conn, r)
+	_, err := c.Write(frames)
 	return errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
 }
 

@@ -116,7 +116,7 @@ func TestSendToNobody(t *testing.T) {
 	if err := a.Send(KindStdout, []byte("x")); !errors.Is(err, errors.Unavailable) {
 		t.Errorf("Send: %v", err)
 	}
-	if err := a.SendFrames(strings.NewReader("xxxxxx")); !errors.Is(err, errors.Unavailable) {
+	if err := a.SendFrames([]byte("xxxxxx")); !errors.Is(err, errors.Unavailable) {
 		t.Errorf("SendFrames: %v", err)
 	}
 	if err := a.SendJSON(KindReply, make(chan int)); err == nil {

@@ -164,6 +164,8 @@ func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, 
 	args *wire.StartArgs) error {
 	cmd := engine.Command{Own: args.Own, Dir: args.Dir, Env: map[string]string{}, User: args.User,
 		Terminal: args.Terminal, Merged: args.Merged}
+	out := newOutput(conn)
+	cmd.Truncated = out.truncated
 	for _, arg := range args.Args {
 		cmd.Args = append(cmd.Args, string(arg))
 	}
@@ -171,7 +173,6 @@ func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, 
 		name, value, _ := strings.Cut(string(pair), "=")
 		cmd.Env[name] = value
 	}
-	out := newOutput(conn)
 	if !args.Quiet {
 		cmd.Stdout, cmd.Stderr = out.writer(wire.KindStdout), out.writer(wire.KindStderr)
 	}
