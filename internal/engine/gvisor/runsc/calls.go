@@ -73,6 +73,9 @@ type Container struct {
 
 // Start starts the container.
 func (s *Sandbox) Start(c *Container) error {
+	if err := checkOutputs(c.Stdio[:]...); err != nil {
+		return err
+	}
 	if err := s.call(createSubcontainer, &createArgs{CID: c.ID}, nil); err != nil {
 		return err
 	}
@@ -109,6 +112,9 @@ func (s *Sandbox) Execute(e *Exec, files map[int]*os.File, program *os.File) (pi
 	slices.Sort(e.GuestFDs)
 	for _, fd := range e.GuestFDs {
 		e.Files = append(e.Files, files[fd])
+	}
+	if err := checkOutputs(e.Files...); err != nil {
+		return 0, err
 	}
 	if e.StdioIsPty && !s.opts.Config.Rootless {
 		uid, gid := hostRoot(s.opts.Spec.Linux.UIDMappings), hostRoot(s.opts.Spec.Linux.GIDMappings)

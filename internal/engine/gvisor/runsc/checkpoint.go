@@ -65,7 +65,11 @@ func (s *Sandbox) Restore(files CheckpointFiles, links *Links, containers ...*Co
 		if err := s.call(createSubcontainer, &createArgs{CID: c.ID}, nil); err != nil {
 			return err
 		}
-		if err := s.call(restoreSubcontainer, s.startArgs(c), nil); err != nil {
+		err := checkOutputs(c.Stdio[:]...)
+		if err == nil {
+			err = s.call(restoreSubcontainer, s.startArgs(c), nil)
+		}
+		if err != nil {
 			return err
 		}
 	}
