@@ -58,6 +58,10 @@ func callerOf(ctx context.Context) caller {
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	handle grpc.UnaryHandler) (resp any, err error) {
+	if !s.tasks.Begin() {
+		return nil, answer(ctx, info.FullMethod, closing())
+	}
+	defer s.tasks.Done()
 	ctx, done, err := s.admit(ctx, info.FullMethod)
 	defer done()
 	defer func() { s.audit(ctx, info.FullMethod, err) }()
@@ -79,6 +83,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return resp, answer(ctx, info.FullMethod, err)
 }
 
+// closing is the error of calls that come after Close.
+func closing() error {
+	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it runs")
+}
+
 // caught converts a panic into an error: a bug in one call must not end the server.
 func caught[T any](call func() (T, error)) (out T, err error) {
 	defer func() {
@@ -91,6 +100,10 @@ func caught[T any](call func() (T, error)) (out T, err error) {
 
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handle grpc.StreamHandler) (err error) {
+	if !s.tasks.Begin() {
+		return answer(stream.Context(), info.FullMethod, closing())
+	}
+	defer s.tasks.Done()
 	ctx, done, err := s.admit(stream.Context(), info.FullMethod)
 	defer done()
 	defer func() { s.audit(ctx, info.FullMethod, err) }()

@@ -18,5 +18,5 @@ func once1[T any](ctx context.Context, s *Server, what string, do func() (T, err
 
 // once2 calls do once for a key.
 func once2[T any](ctx context.Context, s *Server, key string, do func() (T, error)) (T, error) {
-	return idempotency.Do(ctx, &s.answers, key, s.tasks.Go, do)
+	return idempotency.Do(ctx, &s.answers, key, func(f func()) { s.tasks.Go(f) }, do)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -75,7 +76,7 @@ type Server struct {
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
 	began time.Time
-	tasks sync.WaitGroup
+	tasks tasks.Group // Close waits for it
 
 	apps    *apps.Registry
 	envs    *environments.Map
@@ -176,8 +177,13 @@ func (s *Server) openRecords() (err error) {
 	return s.openQueues()
 }
 
-// Serve answers the connections of l until Close or Stop. It returns an earlier error of the listener.
+// Serve answers the connections of l until Close, and closes l. It returns an earlier error of the listener.
 func (s *Server) Serve(l net.Listener) error {
+	if !s.tasks.Begin() {
+		_ = l.Close() // nothing was read from it
+		return nil
+	}
+	defer s.tasks.Done()
 	s.mu.Lock()
 	s.addr = l.Addr()
 	s.mu.Unlock()
@@ -200,7 +206,7 @@ func (s *Server) Close() error {
 		b.noteInput(s.ctx) // which records it although ctx has ended
 	}
 	s.tunnels.close()
-	s.tasks.Wait()
+	s.tasks.Close()
 	return nil
 }
 

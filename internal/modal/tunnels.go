@@ -32,9 +32,10 @@ type hole struct {
 
 // tunnels are listeners on the loopback interface. Each leads to a port of a sandbox.
 type tunnels struct {
-	mu    sync.Mutex
-	byBox map[string][]net.Listener // guarded by mu
-	cert  *tls.Certificate          // guarded by mu; made on first use
+	mu     sync.Mutex
+	byBox  map[string][]net.Listener // guarded by mu
+	closed bool                      // guarded by mu
+	cert   *tls.Certificate          // guarded by mu; made on first use
 }
 
 // open opens the ports of the definition, at their earlier addresses if they had any.
@@ -54,14 +55,25 @@ func (t *tunnels) open(ctx context.Context, b *box) error {
 		}
 		h.Address = l.Addr().String()
 		b.ports = append(b.ports, h)
-		t.mu.Lock()
-		if t.byBox == nil {
-			t.byBox = map[string][]net.Listener{}
+		if err := t.add(b.id, l); err != nil {
+			return err
 		}
-		t.byBox[b.id] = append(t.byBox[b.id], l)
-		t.mu.Unlock()
 		b.s.tasks.Go(func() { b.accept(l, h) })
 	}
+	return nil
+}
+
+// add registers a listener. It fails, and closes the listener, if the tunnels are closed.
+func (t *tunnels) add(id string, l net.Listener) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return errors.Join(closing(), l.Close())
+	}
+	if t.byBox == nil {
+		t.byBox = map[string][]net.Listener{}
+	}
+	t.byBox[id] = append(t.byBox[id], l)
 	return nil
 }
 
@@ -157,7 +169,7 @@ func (t *tunnels) close() {
 			_ = l.Close()
 		}
 	}
-	t.byBox = nil
+	t.byBox, t.closed = nil, true
 }
 
 // accept serves the connections of a tunnel.

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/mcp"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
@@ -85,7 +86,7 @@ type Manager struct {
 	opts Options
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	work sync.WaitGroup
+	work tasks.Group
 
 	mu      sync.Mutex
 	runners map[string]*runner    // guarded by mu; of sessions that have not ended
@@ -137,7 +138,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 func (m *Manager) Close() {
 	m.closeSpares()
 	m.stop()
-	m.work.Wait()
+	m.work.Close()
 }
 
 // Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the

@@ -269,7 +269,7 @@ func (e *Engine) Volumes() volume.Provider { return e.opts.Volumes }
 
 // Close implements engine.Engine. It waits until the files of destroyed sandboxes are gone.
 func (e *Engine) Close() error {
-	e.trash.wait()
+	e.trash.close()
 	return nil
 }
 

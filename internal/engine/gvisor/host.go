@@ -3,18 +3,18 @@ package gvisor
 import (
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 )
 
 // trash removes directories in the background. It renames them first. Otherwise, on ext4, creating files is
 // slow right after the deletion of a similar tree in the same place.
 type trash struct {
 	dir     string
-	pending sync.WaitGroup
+	pending tasks.Group
 }
 
 // openTrash starts to remove the remains of an earlier process.
@@ -29,7 +29,7 @@ func openTrash(dir string) *trash {
 	return t
 }
 
-// put moves path away immediately, and removes it later.
+// put moves path away immediately, and removes it later: after close, when the next process starts.
 func (t *trash) put(path string) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return errors.Wrapf(err, "create trash")
@@ -45,4 +45,5 @@ func (t *trash) put(path string) error {
 	return nil
 }
 
-func (t *trash) wait() { t.pending.Wait() }
+// close waits for the removals.
+func (t *trash) close() { t.pending.Close() }

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 )
 
 // The volume with the state of agents, and its default mount path.
@@ -43,7 +44,7 @@ const (
 type Local struct {
 	path     string
 	root     *os.Root
-	sweeping sync.WaitGroup
+	sweeping tasks.Group
 
 	creating sync.Mutex // held while volumes are counted and one is created
 
@@ -106,7 +107,7 @@ func (l *Local) prepare() error {
 // Close waits until deleted volumes are removed from the disk. Volumes of this Local must no longer
 // be used.
 func (l *Local) Close() error {
-	l.sweeping.Wait()
+	l.sweeping.Close()
 	return l.root.Close()
 }
 

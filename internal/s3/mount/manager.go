@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	"github.com/RelevanceAI/harvest/internal/base/processes"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/s3"
 )
 
@@ -79,7 +80,7 @@ type Manager struct {
 	opts     Options
 	ctx      context.Context
 	stop     context.CancelFunc
-	watchers sync.WaitGroup
+	watchers tasks.Group
 
 	mu     sync.Mutex
 	ending map[string]bool // guarded by mu; sandboxes whose mounts are being ended
@@ -105,7 +106,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 // Close stops watching. The mounts stay.
 func (m *Manager) Close() {
 	m.stop()
-	m.watchers.Wait()
+	m.watchers.Close()
 }
 
 func (m *Manager) dir(sandbox string) string { return filepath.Join(m.opts.Dir, sandbox) }

@@ -2,10 +2,10 @@ package credentials
 
 import (
 	"context"
-	"sync"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
 
@@ -62,7 +62,7 @@ func TestKeeperAfterEnd(t *testing.T) {
 	one := func(name string) Logins {
 		return Logins{{where: "https://" + name, release: func() { released += name + " " }}}
 	}
-	var work sync.WaitGroup
+	var work tasks.Group
 	k := NewKeeper(t.Context(), &work, "ses_1", func(context.Context) (Logins, error) { return one("found"), nil })
 	k.Take(one("first"))
 	k.Take(one("second"))
@@ -70,7 +70,7 @@ func TestKeeperAfterEnd(t *testing.T) {
 		t.Errorf("replaced: %q", released)
 	}
 	k.Find()
-	work.Wait()
+	work.Close()
 	k.End(t.Context())
 	k.Take(one("late"))
 	if want := "first second found late "; released != want {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 type Keeper struct {
 	ctx   context.Context
 	id    string // of the session
-	work  *sync.WaitGroup
+	work  *tasks.Group
 	fresh func(ctx context.Context) (Logins, error)
 
 	mu     sync.Mutex
@@ -28,7 +29,7 @@ type Keeper struct {
 
 // NewKeeper returns the Keeper of a session, which runs until ctx ends or Close is called. work counts its goroutines.
 // fresh returns current credentials that it has put into the sandbox, as Source.Refresh does.
-func NewKeeper(ctx context.Context, work *sync.WaitGroup, id string,
+func NewKeeper(ctx context.Context, work *tasks.Group, id string,
 	fresh func(ctx context.Context) (Logins, error)) *Keeper {
 	return &Keeper{ctx: ctx, work: work, id: id, fresh: fresh}
 }

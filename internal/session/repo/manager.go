@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -42,7 +43,7 @@ type Manager struct {
 	opts Options
 	ctx  context.Context // of builds; ends with Close
 	stop context.CancelFunc
-	work sync.WaitGroup
+	work tasks.Group
 	turn chan struct{} // semaphore for builds
 
 	mu      sync.Mutex
@@ -77,7 +78,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 // Close cancels the builds under way and waits until their sandboxes are gone.
 func (m *Manager) Close() {
 	m.stop()
-	m.work.Wait()
+	m.work.Close()
 }
 
 func (m *Manager) recover(ctx context.Context) error {
@@ -266,7 +267,7 @@ func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ctx.Err() != nil {
-		return Build{}, errors.Newf(errors.Unavailable, "Harvest is shutting down")
+		return Build{}, closing()
 	}
 	if f := m.flights[r.ID]; f != nil {
 		return f.build, nil
@@ -275,8 +276,7 @@ func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (
 	f := &flight{done: make(chan struct{}), build: b}
 	var run context.Context
 	run, f.cancel = context.WithCancelCause(logf.With(m.ctx, "repo_id", r.ID, "build_id", b.ID))
-	m.flights[r.ID] = f
-	m.work.Go(func() {
+	if !m.work.Go(func() {
 		defer f.cancel(nil)
 		done, err := m.build(run, r.ID, b)
 		m.mu.Lock()
@@ -284,8 +284,17 @@ func (m *Manager) Start(ctx context.Context, account, ref string, cause Cause) (
 		delete(m.flights, r.ID)
 		m.mu.Unlock()
 		close(f.done)
-	})
+	}) {
+		f.cancel(nil)
+		return Build{}, closing()
+	}
+	m.flights[r.ID] = f
 	return b, nil
+}
+
+// closing is the error of builds that are requested after Close.
+func closing() error {
+	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it runs")
 }
 
 // Refresh calls Start with the cause Refresh and waits for the result. The error says why there is no image of the

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 )
 
 const (
@@ -53,7 +54,7 @@ type spare[S Session] struct {
 // from the beginning: no secret, volume or setting of one account reaches another.
 type Pool[S Session] struct {
 	ctx   context.Context
-	work  *sync.WaitGroup
+	work  *tasks.Group
 	count int           // per kind
 	life  time.Duration // of those that wait
 	wake  chan struct{}
@@ -65,7 +66,7 @@ type Pool[S Session] struct {
 
 // NewPool returns a Pool that keeps count sessions of each kind for life, and runs until ctx ends. work counts its
 // goroutines.
-func NewPool[S Session](ctx context.Context, work *sync.WaitGroup, count int, life time.Duration) *Pool[S] {
+func NewPool[S Session](ctx context.Context, work *tasks.Group, count int, life time.Duration) *Pool[S] {
 	p := &Pool[S]{ctx: ctx, work: work, count: count, life: life, wake: make(chan struct{}, 1),
 		kinds: map[Key]*kind[S]{}}
 	work.Go(p.run)

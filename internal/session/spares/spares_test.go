@@ -2,12 +2,12 @@ package spares
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 )
 
 // waiting is a session that is ready from the beginning.
@@ -31,7 +31,7 @@ func run(t *testing.T, f func(t *testing.T, p *Pool[*waiting])) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		var work sync.WaitGroup
+		var work tasks.Group
 		p := NewPool[*waiting](ctx, &work, 2, time.Hour)
 		f(t, p)
 		p.Close()
@@ -41,7 +41,7 @@ func run(t *testing.T, f func(t *testing.T, p *Pool[*waiting])) {
 			}
 		}
 		stop()
-		work.Wait()
+		work.Close()
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -21,7 +22,7 @@ const historyTime = time.Minute
 // History writes the record of a session into its state volume, as sessions/ID.db (mission E4).
 type History struct {
 	Context context.Context // that the writer runs in; it completes a write when the context ends
-	Work    *sync.WaitGroup // counts the writer
+	Work    *tasks.Group    // counts the writer
 	Volumes volume.Provider // nil: nothing is written
 	// Read returns the record as a database; nil: nothing is written.
 	Read           func(ctx context.Context, session string) ([]byte, error)

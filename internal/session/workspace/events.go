@@ -3,9 +3,9 @@ package workspace
 import (
 	"context"
 	"strconv"
-	"sync"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/git"
@@ -43,7 +43,7 @@ type Follower struct {
 
 // Follow starts a Follower at a line, the first of which is 1, in the background, so that it does not delay the agent's
 // first output. It runs until ctx ends or Close is called. work counts its goroutine.
-func (t Tree) Follow(ctx context.Context, work *sync.WaitGroup, line int) *Follower {
+func (t Tree) Follow(ctx context.Context, work *tasks.Group, line int) *Follower {
 	f := &Follower{lines: make(chan pipe.Line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
 	work.Go(func() {
 		defer close(f.ended)
