@@ -115,6 +115,7 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	}
 	s.prepare(ctx, first)
 	if err := b.compile(ctx, rest); err != nil {
+		s.say("waiting for the tests that build the shared images")
 		s.wait()
 		return err
 	}
@@ -127,7 +128,12 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		s.run(ctx, longUnits(list, s))
 		s.part("long tests")
 	}
-	s.wait()
+	select {
+	case <-s.prepared:
+	default:
+		s.sayRunning()
+		s.wait()
+	}
 	s.retry(ctx)
 	return s.report()
 }

@@ -38,6 +38,7 @@ func (s *schedule) retry(ctx context.Context) {
 	if len(units) == 0 {
 		return
 	}
+	s.say("waiting until the machine is idle, to run %d failed tests again", len(units))
 	quiet(ctx)
 	for _, u := range units {
 		for n := 1; n <= s.o.retries && ctx.Err() == nil; n++ {

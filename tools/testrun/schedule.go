@@ -31,6 +31,13 @@ type schedule struct {
 	left    []string          // guarded by mu: units without time left
 	again   map[string]string // guarded by mu: outcomes of failed tests that ran again
 	errs    []error           // guarded by mu: errors of units that could not run
+	running []started         // guarded by mu: units that run, the longest first
+}
+
+// started is a unit that runs.
+type started struct {
+	unit string
+	at   time.Time
 }
 
 // part is a stage of the run, when it ended, and the disk space that was free then.
@@ -128,14 +135,17 @@ func (s *schedule) run(ctx context.Context, units []unit) {
 		}
 		i := slices.IndexFunc(units, func(u unit) bool { return ready || !u.waits })
 		if i < 0 && len(units) > 0 {
+			s.say("waiting for the shared images")
 			s.wait()
 			i = 0
 		}
 		if i < 0 {
+			s.sayRunning()
 			return unit{}, false
 		}
 		u := units[i]
 		units = slices.Delete(units, i, i+1)
+		s.begin(u) // before another worker looks for the last ones
 		return u, true
 	}
 	var workers sync.WaitGroup
@@ -146,6 +156,7 @@ func (s *schedule) run(ctx context.Context, units []unit) {
 					s.mu.Lock()
 					s.left = append(s.left, u.String())
 					s.mu.Unlock()
+					s.end(u)
 					continue
 				}
 				s.do(ctx, u)
@@ -155,12 +166,50 @@ func (s *schedule) run(ctx context.Context, units []unit) {
 	workers.Wait()
 }
 
+// say prints a line about the run itself.
+func (s *schedule) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(s.w, "== %s (after %d s)\n", fmt.Sprintf(format, args...), int(time.Since(s.begun).Seconds()))
+}
+
+// begin notes that a unit runs. It may be called twice.
+func (s *schedule) begin(u unit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.ContainsFunc(s.running, func(r started) bool { return r.unit == u.String() }) {
+		s.running = append(s.running, started{u.String(), time.Now()})
+	}
+}
+
+// end notes that a unit does not run.
+func (s *schedule) end(u unit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = slices.DeleteFunc(s.running, func(r started) bool { return r.unit == u.String() })
+}
+
+// sayRunning prints the units that run when no other one can start, and for how long.
+func (s *schedule) sayRunning() {
+	s.mu.Lock()
+	var names []string
+	for _, r := range s.running {
+		names = append(names, fmt.Sprintf("%s (%d s so far)", r.unit, int(time.Since(r.at).Seconds())))
+	}
+	s.mu.Unlock()
+	if len(names) > 0 {
+		s.say("waiting for %s", strings.Join(names, ", "))
+	}
+}
+
 // do executes a unit, keeps its result and prints a line about it. It reports whether the unit passed.
 func (s *schedule) do(ctx context.Context, u unit) bool {
 	var end time.Time
 	if u.long && s.o.end > 0 {
 		end = s.begun.Add(s.o.end)
 	}
+	s.begin(u)
+	defer s.end(u)
 	r, err := u.execute(ctx, s.o, s.env, end)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -254,6 +254,28 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestLastWaitIsNamed checks that the run names the units for which it waits when no other one can start.
+func TestLastWaitIsNamed(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	s := newSchedule(options{slots: 1, out: t.TempDir()}, time.Now(), &text)
+	s.begin(unit{pkg: &pkg{name: "a"}, tests: []string{"TestSlow"}})
+	s.begin(unit{pkg: &pkg{name: "b"}})
+	s.begin(unit{pkg: &pkg{name: "b"}})
+	s.run(t.Context(), nil)
+	if got := text.String(); !strings.HasPrefix(got, "== waiting for a TestSlow (") ||
+		strings.Count(got, ", b (") != 1 {
+		t.Errorf("%s", got)
+	}
+	text.Reset()
+	s.end(unit{pkg: &pkg{name: "a"}, tests: []string{"TestSlow"}})
+	s.end(unit{pkg: &pkg{name: "b"}})
+	s.run(t.Context(), nil)
+	if got := text.String(); got != "" {
+		t.Errorf("nothing runs: %s", got)
+	}
+}
+
 // TestTimeForLongTestsIsLimited checks that long tests for which no time is left are named and fail nothing, and that
 // the quick suite omits the tests that -short skips.
 func TestTimeForLongTestsIsLimited(t *testing.T) {
