@@ -186,6 +186,8 @@ type Server struct {
 	Missing    []string `json:"missing"` // weaknesses, one sentence each
 	// ModalURL is the server's address for programs written for Modal; "" if there is no such address.
 	ModalURL string `json:"modal_url,omitempty"`
+	// ModalAuthority is the certificate (PEM) that signs those of Modal's tunnels; "" if there is none.
+	ModalAuthority string `json:"modal_authority,omitempty"`
 }
 
 // ServerInfo is the response of /readyz for keys that do not belong to an operator.
@@ -197,6 +199,8 @@ type ServerInfo struct {
 	Limits    []string `json:"limits"`
 	Missing   []string `json:"missing"`
 	ModalURL  string   `json:"modal_url,omitempty"`
+	// ModalAuthority is the certificate (PEM) that signs those of Modal's tunnels; "" if there is none.
+	ModalAuthority string `json:"modal_authority,omitempty"`
 }
 
 // AuditLine is a line of the audit log: who did what. It contains no bodies and queries, since they may contain

@@ -253,7 +253,8 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Storage: a.storage,
-		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL,
+		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url,
+		ModalURL: a.modalURL, ModalAuthority: a.modalAuthority(),
 		Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies,
 		Rate: a.cfg.Server.Rate, Audit: a.audit,
 		AuditFile: filepath.Join(a.cfg.Data, auditName),
@@ -317,9 +318,10 @@ func (a *App) Serve(ctx context.Context) error {
 	return errors.Join(err, a.server.Close(), g.Wait())
 }
 
-// unused returns a channel that is closed when a background server is no longer needed.
+// unused returns a channel that is closed when a background server is no longer needed. One that serves Modal's
+// protocol is always needed: programs for Modal cannot start it again.
 func (a *App) unused(ctx context.Context) <-chan struct{} {
-	if !a.background || a.cfg.IdleExit == 0 {
+	if !a.background || a.cfg.IdleExit == 0 || a.modal != nil {
 		return nil
 	}
 	ended := make(chan struct{})

@@ -23,9 +23,9 @@ import (
 // modalName is the subdirectory of the data directory for Modal's protocol.
 const modalName = "modal"
 
-// openModal serves Modal's protocol if the configuration says so. A background server never does.
+// openModal serves Modal's protocol if the configuration says so, also in a background server.
 func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) error {
-	if a.background || a.cfg.Modal.Listen == config.NoListen {
+	if a.cfg.Modal.Listen == config.NoListen {
 		return nil
 	}
 	secret, err := store.SigningKey(a.cfg.Data)
@@ -62,6 +62,10 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	if a.cfg.Modal.URL != "" {
 		a.modalURL = a.cfg.Modal.URL
 	}
+	certificate, err := tunnelCertificate(a.cfg)
+	if err != nil {
+		return err
+	}
 	endpoint := a.cfg.S3.Endpoint
 	if endpoint == config.Embedded { // not used with a secret
 		endpoint = ""
@@ -70,14 +74,36 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
 		Dicts: db.Dicts(), Records: db.Records(),
 		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint,
-		URL:   a.cfg.Modal.URL,
-		Audit: a.auditModal,
+		URL: a.cfg.Modal.URL, Certificate: certificate, Audit: a.auditModal,
 	})
 	if err != nil {
 		return errors.Stage(err, "modal")
 	}
 	a.then("Modal's protocol", func(context.Context) error { return a.modal.Close() })
 	return nil
+}
+
+// tunnelCertificate returns the operator's certificate if it is valid for the address of tunnels, and otherwise nil.
+func tunnelCertificate(cfg config.Config) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	if cfg.Server.Cert == "" {
+		return nil, nil
+	}
+	certs, err := serverTLS(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if len(certs.Certificates) == 0 || certs.Certificates[0].Leaf.VerifyHostname(modal.TunnelHost) != nil {
+		return nil, nil
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certs.Certificates[0], nil }, nil
+}
+
+// modalAuthority returns the certificate that clients of Modal's tunnels must trust, "" if there is none.
+func (a *App) modalAuthority() string {
+	if a.modal == nil {
+		return ""
+	}
+	return a.modal.Authority()
 }
 
 // auditModal writes the audit line of a call of Modal's protocol, with the equivalent HTTP status.

@@ -11,6 +11,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"net"
 	"os"
 	"sync"
@@ -31,6 +32,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/modal/anonymous"
 	"github.com/RelevanceAI/harvest/internal/modal/apps"
+	"github.com/RelevanceAI/harvest/internal/modal/authority"
 	"github.com/RelevanceAI/harvest/internal/modal/environments"
 	"github.com/RelevanceAI/harvest/internal/modal/idempotency"
 	"github.com/RelevanceAI/harvest/internal/modal/migrate"
@@ -41,7 +43,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/store/records"
 )
 
-// Options of a Server. All but Secrets, Dicts, Secret, Output, S3Endpoint, Audit and URL are required.
+// Options of a Server. All but Secrets, Dicts, Secret, Output, S3Endpoint, Audit, Certificate and URL are required.
 type Options struct {
 	Fleet   *fleet.Fleet
 	Images  image.Builder
@@ -62,6 +64,9 @@ type Options struct {
 	// Audit, if set, is called at the end of each call that may have changed something, ran a command or was
 	// refused.
 	Audit func(context.Context, Call)
+	// Certificate, if set, returns the certificate of tunnels. The default is one that an authority of this package
+	// has signed, which Dir keeps: see Authority.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// URL is the server's address for clients, such as "https://harvest.example.org:7783". The default is the
 	// listener's address.
 	URL string
@@ -87,6 +92,7 @@ type Server struct {
 	answers idempotency.Answers
 	earlier earlier
 	tunnels tunnels
+	signer  *authority.Authority // nil if Options have the certificate
 	volumes views
 	queues  *queues.Queues
 	uploads uploads
@@ -132,6 +138,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if err = os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
 	}
+	if err = s.openAuthority(); err != nil {
+		return nil, err
+	}
 	s.oldfiles = oldfiles.New(s.ctx, opts.Dir)
 	if err = s.openRecords(); err != nil {
 		return nil, err
@@ -157,6 +166,25 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	s.grpc.RegisterService(service(), &control{s: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
 	return s, nil
+}
+
+// openAuthority sets the certificate of tunnels.
+func (s *Server) openAuthority() (err error) {
+	if s.tunnels.certificate = s.opts.Certificate; s.tunnels.certificate != nil {
+		return nil
+	}
+	if s.signer, err = authority.Open(s.opts.Dir); err == nil {
+		s.tunnels.certificate = s.signer.Certificate
+	}
+	return err
+}
+
+// Authority returns the certificate that clients of tunnels must trust; "" if Options have the certificate.
+func (s *Server) Authority() string {
+	if s.signer == nil {
+		return ""
+	}
+	return s.signer.PEM()
 }
 
 // openRecords loads the records of an earlier server.

@@ -2,19 +2,12 @@ package modal
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
-	"math/big"
 	"net"
 	"net/netip"
 	"strconv"
 	"sync"
-	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
@@ -22,44 +15,72 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
+// TunnelHost is the address of tunnels.
+const TunnelHost = "127.0.0.1"
+
 // hole is a port of a sandbox that is reachable from outside.
 type hole struct {
 	Port    uint32 `json:"port"`
-	Plain   bool   `json:"plain,omitempty"` // without TLS
+	Plain   bool   `json:"plain,omitempty"` // also without TLS
 	H2      bool   `json:"h2,omitempty"`
-	Address string `json:"address"` // its address outside
+	Address string `json:"address"`       // with TLS
+	Raw     string `json:"raw,omitempty"` // the address without TLS, if Plain
+}
+
+// upgraded returns a hole of a version whose plain holes had no TLS.
+func (h hole) upgraded() hole {
+	if h.Plain && h.Raw == "" {
+		h.Address, h.Raw = "", h.Address
+	}
+	return h
 }
 
 // tunnels are listeners on the loopback interface. Each leads to a port of a sandbox.
 type tunnels struct {
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
 	mu     sync.Mutex
 	byBox  map[string][]net.Listener // guarded by mu
 	closed bool                      // guarded by mu
-	cert   *tls.Certificate          // guarded by mu; made on first use
 }
 
 // open opens the ports of the definition, at their earlier addresses if they had any.
 func (t *tunnels) open(ctx context.Context, b *box) error {
-	before := map[uint32]string{}
+	before := map[uint32]hole{}
 	for _, h := range b.ports {
-		before[h.Port] = h.Address
+		before[h.Port] = h.upgraded()
 	}
 	b.ports = nil
 	for _, spec := range b.def.GetOpenPorts().GetPorts() {
 		h := hole{Port: spec.GetPort(), Plain: spec.GetUnencrypted(),
-			H2: spec.GetTunnelType() == pb.TunnelType_TUNNEL_TYPE_H2, Address: before[spec.GetPort()]}
-		l, err := t.listen(ctx, h)
+			H2: spec.GetTunnelType() == pb.TunnelType_TUNNEL_TYPE_H2}
+		earlier := before[h.Port]
+		err := t.dig(ctx, b, h, &h.Address, earlier.Address, t.secure(h.H2))
+		if err == nil && h.Plain {
+			err = t.dig(ctx, b, h, &h.Raw, earlier.Raw, func(l net.Listener) net.Listener { return l })
+		}
 		if err != nil {
 			t.drop(b.id)
 			return err
 		}
-		h.Address = l.Addr().String()
 		b.ports = append(b.ports, h)
-		if err := t.add(b.id, l); err != nil {
-			return err
-		}
-		b.s.tasks.Go(func() { b.accept(l, h) })
 	}
+	return nil
+}
+
+// dig opens one side of a hole, at its earlier address if that is free, and sets its address.
+func (t *tunnels) dig(ctx context.Context, b *box, h hole, address *string, earlier string,
+	wrap func(net.Listener) net.Listener) error {
+	l, err := t.listen(ctx, earlier)
+	if err != nil {
+		return err
+	}
+	l = wrap(l)
+	if err := t.add(b.id, l); err != nil {
+		return err
+	}
+	*address = l.Addr().String()
+	b.s.tasks.Go(func() { b.accept(l, h) })
 	return nil
 }
 
@@ -84,53 +105,26 @@ func (t *tunnels) reopen(ctx context.Context, b *box) {
 	}
 }
 
-func (t *tunnels) listen(ctx context.Context, h hole) (net.Listener, error) {
+// listen listens at an earlier address, or at another one if that is "" or in use.
+func (t *tunnels) listen(ctx context.Context, earlier string) (l net.Listener, err error) {
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", h.Address)
-	if h.Address == "" || err != nil { // another program uses its address
-		l, err = lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if earlier != "" {
+		l, err = lc.Listen(ctx, "tcp", earlier)
 	}
-	if err != nil {
-		return nil, errors.Explainf(err, errors.Exhausted, "no tunnel can be opened on this machine")
+	if earlier == "" || err != nil {
+		l, err = lc.Listen(ctx, "tcp", net.JoinHostPort(TunnelHost, "0"))
 	}
-	if h.Plain {
-		return l, nil
-	}
-	cert, err := t.certificate()
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	protocols := []string{"http/1.1"}
-	if h.H2 {
-		protocols = []string{"h2"}
-	}
-	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12,
-		NextProtos: protocols}), nil
+	return l, errors.Explainf(err, errors.Exhausted, "no tunnel can be opened on this machine")
 }
 
-// certificate returns a self-signed certificate: no authority vouches for a local name.
-func (t *tunnels) certificate() (*tls.Certificate, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.cert != nil {
-		return t.cert, nil
+// secure returns a function that adds TLS to a listener.
+func (t *tunnels) secure(h2 bool) func(net.Listener) net.Listener {
+	protocols := []string{"http/1.1"}
+	if h2 {
+		protocols = []string{"h2"}
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, errors.Wrapf(err, "make a key for tunnels")
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "Harvest tunnels"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), DNSNames: []string{"localhost"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return nil, errors.Wrapf(err, "make a certificate for tunnels")
-	}
-	t.cert = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-	return t.cert, nil
+	config := &tls.Config{GetCertificate: t.certificate, MinVersion: tls.VersionTLS12, NextProtos: protocols}
+	return func(l net.Listener) net.Listener { return tls.NewListener(l, config) }
 }
 
 // of describes b's tunnels to clients.
@@ -139,16 +133,21 @@ func (t *tunnels) of(b *box) []*pb.TunnelData {
 	defer b.mu.Unlock()
 	var list []*pb.TunnelData
 	for _, h := range b.ports {
-		host, text, _ := net.SplitHostPort(h.Address)
-		n, _ := strconv.ParseUint(text, 10, 16)
-		port := uint32(n)
-		data := pb.TunnelData_builder{Host: host, Port: port, ContainerPort: h.Port}
+		data := pb.TunnelData_builder{ContainerPort: h.Port}
+		data.Host, data.Port = hostPort(h.Address)
 		if h.Plain {
+			host, port := hostPort(h.Raw)
 			data.UnencryptedHost, data.UnencryptedPort = &host, &port
 		}
 		list = append(list, data.Build())
 	}
 	return list
+}
+
+func hostPort(address string) (host string, port uint32) {
+	host, text, _ := net.SplitHostPort(address)
+	n, _ := strconv.ParseUint(text, 10, 16)
+	return host, uint32(n)
 }
 
 // drop closes the tunnels of a sandbox.

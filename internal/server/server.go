@@ -68,7 +68,9 @@ type Options struct {
 	URL string // address of the server for browsers; "" if none
 	// ModalURL is the address for programs written for Modal; "" if none.
 	ModalURL string
-	Names    []string // host names of the server, in lower case, besides "localhost" and addresses
+	// ModalAuthority is the certificate (PEM) that signs those of Modal's tunnels; "" if none.
+	ModalAuthority string
+	Names          []string // host names of the server, in lower case, besides "localhost" and addresses
 	// PortDomain is the parent domain of the host names of ports; "" if ports have none. The server serves no other
 	// names below it.
 	PortDomain string

@@ -35,6 +35,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation,
 			Limits:  edge.Each(can.Limits, strings.Clone),
 			Missing: edge.Each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+			ModalAuthority: s.opts.ModalAuthority,
 		})
 	}
 	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
@@ -43,6 +44,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 		Requests: s.active(), Sandboxes: s.sandboxes(), Spares: s.spares(), Commands: stats.Commands,
 		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: edge.Each(can.Limits, strings.Clone),
 		Missing: edge.Each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+		ModalAuthority: s.opts.ModalAuthority,
 	})
 }
 
