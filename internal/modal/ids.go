@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
+	"github.com/RelevanceAI/harvest/internal/modal/volumeids"
 )
 
 // Modal's identifiers are derived from Harvest's, so that both name the same object and no mapping has to be stored.
@@ -88,6 +89,13 @@ func nameOf(id, prefix, what string) (string, error) {
 		return "", missing(what, id)
 	}
 	return string(name), nil
+}
+
+// volumeNames derives the IDs of volumes.
+var volumeNames = volumeids.Derivation{
+	ID:    func(name string) string { return named(volumeID, name) },
+	Name:  func(id string) (string, error) { return nameOf(id, volumeID, "Volume") },
+	Fresh: func(random string) string { return volumeID + looseMark + random },
 }
 
 // imageName returns the library's name of the image with a client's ID.

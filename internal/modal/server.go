@@ -39,6 +39,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/modal/oldfiles"
 	"github.com/RelevanceAI/harvest/internal/modal/queues"
 	"github.com/RelevanceAI/harvest/internal/modal/transfer"
+	"github.com/RelevanceAI/harvest/internal/modal/volumeids"
 	"github.com/RelevanceAI/harvest/internal/store/dicts"
 	"github.com/RelevanceAI/harvest/internal/store/records"
 )
@@ -94,6 +95,7 @@ type Server struct {
 	tunnels tunnels
 	signer  *authority.Authority // nil if Options have the certificate
 	volumes views
+	ids     *volumeids.Map // of volumes
 	queues  *queues.Queues
 	uploads uploads
 	dicts   *dicts.Dicts // nil without a store
@@ -196,6 +198,9 @@ func (s *Server) openRecords() (err error) {
 		return err
 	}
 	if s.envs, err = environments.Open(s.ctx, s.opts.Records); err != nil {
+		return err
+	}
+	if s.ids, err = volumeids.Open(s.ctx, s.opts.Records, volumeNames); err != nil {
 		return err
 	}
 	s.secrets, err = anonymous.Open(s.ctx, s.opts.Records, []byte(s.seal("secrets without a name")))

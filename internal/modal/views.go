@@ -117,7 +117,7 @@ func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.
 		}
 	}()
 	for _, m := range mounts {
-		name, err := nameOf(m.GetVolumeId(), volumeID, "Volume")
+		name, err := s.ids.Name(acc, m.GetVolumeId())
 		if err != nil {
 			return made, err
 		}

@@ -41,7 +41,7 @@ type outside struct {
 
 // outside opens the caller's volume with that ID. The caller closes its root.
 func (s *Server) outside(ctx context.Context, id string) (*outside, error) {
-	name, err := nameOf(id, volumeID, "Volume")
+	name, err := s.ids.Name(callerOf(ctx).Account, id)
 	if err != nil {
 		return nil, err
 	}

@@ -399,10 +399,17 @@ func TestVolumeFileChangesBetweenRequests(t *testing.T) {
 	if err := rename(id, "other"); err != nil {
 		t.Fatal(err)
 	}
-	if err := rename(id, "other"); status.Code(err) != codes.NotFound {
-		t.Errorf("the earlier ID: %v", err)
+	if err := rename(id, "other"); err != nil {
+		t.Errorf("the same request again: %v", err)
 	}
-	if got, err := w.download(w.volume("other", 0), "f", 0, 0); err != nil || got != "other" {
+	w.reopen()
+	if other := w.volume("other", 0); other != id {
+		t.Errorf("the renamed volume has the ID %s, not %s", other, id)
+	}
+	if data := w.volume("data", 0); data == id {
+		t.Error("a new volume of the earlier name has the same ID")
+	}
+	if got, err := w.download(id, "f", 0, 0); err != nil || got != "other" {
 		t.Errorf("the renamed volume has %q, %v", got, err)
 	}
 	known, err := w.control.VolumeGetById(w.ctx(), pb.VolumeGetByIdRequest_builder{VolumeId: w.volume("other",

@@ -56,8 +56,12 @@ func (c *control) VolumeGetOrCreate(ctx context.Context,
 	if version == pb.VolumeFsVersion_VOLUME_FS_VERSION_UNSPECIFIED {
 		version = pb.VolumeFsVersion_VOLUME_FS_VERSION_V1
 	}
+	id, err := c.s.ids.ID(callerOf(ctx).Account, name)
+	if err != nil {
+		return nil, err
+	}
 	return pb.VolumeGetOrCreateResponse_builder{
-		VolumeId: named(volumeID, name), Version: version, Metadata: pb.VolumeMetadata_builder{Version: version,
+		VolumeId: id, Version: version, Metadata: pb.VolumeMetadata_builder{Version: version,
 			Name: req.GetDeploymentName()}.Build(),
 	}.Build(), nil
 }
@@ -80,7 +84,7 @@ func (c *control) ensureVolume(ctx context.Context, p volume.Provider, name stri
 
 // VolumeHeartbeat implements ModalClient.
 func (c *control) VolumeHeartbeat(ctx context.Context, req *pb.VolumeHeartbeatRequest) (*emptypb.Empty, error) {
-	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	name, err := c.s.ids.Name(callerOf(ctx).Account, req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ func (c *control) VolumeHeartbeat(ctx context.Context, req *pb.VolumeHeartbeatRe
 
 // VolumeDelete implements ModalClient.
 func (c *control) VolumeDelete(ctx context.Context, req *pb.VolumeDeleteRequest) (*emptypb.Empty, error) {
-	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	name, err := c.s.ids.Name(callerOf(ctx).Account, req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +105,10 @@ func (c *control) VolumeDelete(ctx context.Context, req *pb.VolumeDeleteRequest)
 	if errors.KindOf(err) == errors.NotFound {
 		return nil, errors.Newf(errors.NotFound, "Volume '%s' not found", name)
 	}
-	return &emptypb.Empty{}, err
+	if err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, c.s.ids.Forget(callerOf(ctx).Account, name)
 }
 
 // VolumeList implements ModalClient.
@@ -120,8 +127,12 @@ func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*p
 	for _, v := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()),
 		func(v volume.Info) time.Time { return v.Created }) {
 		label := strings.TrimPrefix(v.Name, prefix)
+		id, err := c.s.ids.ID(callerOf(ctx).Account, v.Name)
+		if err != nil {
+			return nil, err
+		}
 		items = append(items, pb.VolumeListItem_builder{
-			Label: label, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created),
+			Label: label, VolumeId: id, CreatedAt: seconds(v.Created),
 			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: label,
 				CreationInfo: creation(v.Created)}.Build(),
 		}.Build())
@@ -145,7 +156,7 @@ func subPath(text string) (string, error) {
 //
 //lint:ignore ST1003 the name is the protocol's
 func (c *control) VolumeGetById(ctx context.Context, req *pb.VolumeGetByIdRequest) (*pb.VolumeGetByIdResponse, error) {
-	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	name, err := c.s.ids.Name(callerOf(ctx).Account, req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -156,10 +167,10 @@ func (c *control) VolumeGetById(ctx context.Context, req *pb.VolumeGetByIdReques
 		Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: name}.Build()}.Build(), nil
 }
 
-// VolumeRename implements ModalClient. The ID of a volume is derived from its name and changes with it.
+// VolumeRename implements ModalClient. The volume keeps its ID.
 func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest) (*emptypb.Empty, error) {
 	acc := callerOf(ctx).Account
-	old, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	old, err := c.s.ids.Name(callerOf(ctx).Account, req.GetVolumeId())
 	if err == nil {
 		err = checkName("Volume", req.GetName())
 	}
@@ -169,6 +180,10 @@ func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest)
 	name := req.GetName()
 	if env, _, ok := strings.Cut(old, "."); ok && c.s.hasApps(acc, env) {
 		name = scoped(env, name)
+	}
+	if name == old { // such as a repeated request
+		_, err := c.s.provider(acc).Open(ctx, name)
+		return &emptypb.Empty{}, err
 	}
 	p, ok := c.s.provider(acc).(volume.Renamer)
 	if !ok {
@@ -186,7 +201,7 @@ func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest)
 			return nil, errors.Remedy(err, "end the sandbox first")
 		}
 	}
-	err = p.Rename(ctx, old, name)
+	err = c.s.ids.Rename(acc, old, name, func() error { return p.Rename(ctx, old, name) })
 	switch errors.KindOf(err) {
 	case errors.NotFound:
 		err = missing("Volume", req.GetVolumeId())

@@ -17,6 +17,7 @@ const (
 	QueueValue   Kind = "queue_value"   // a value; the number is the position in the queue
 	QueueKey     Kind = "queue_key"     // the idempotency key of a put; the number is that of the value before it
 	Journal      Kind = "journal"       // an event of a sandbox, by the sandbox's ID; numbered from 0
+	VolumeName   Kind = "volume_name"   // the name of a renamed volume, by its ID
 	View         Kind = "view"          // the last common state of a volume and a copy of it, by the copy's name
 )
 
