@@ -4,11 +4,14 @@ import (
 	"context"
 	"strings"
 
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
+	"github.com/RelevanceAI/harvest/internal/modal/words"
 )
 
 // codeOf is the only mapping from kinds to gRPC codes. Clients retry on UNKNOWN, INTERNAL, UNAVAILABLE,
@@ -60,12 +63,22 @@ func answer(ctx context.Context, method string, err error) error {
 	} else {
 		logf.Debugf(ctx, "%s: %v", method, err)
 	}
-	return status.Error(code, logf.Redacted(inModalsIDs(sentences(err))))
+	st := status.New(code, logf.Redacted(inModalsIDs(sentences(err))))
+	var full reserve.AtLimit
+	if errors.As(err, &full) { // makes clients wait
+		if waits, err := st.WithDetails(pb.RPCRetryPolicy_builder{RetryAfterSecs: retryAfter}.Build()); err == nil {
+			st = waits
+		}
+	}
+	return st.Err()
 }
 
-// sentences returns the text of err for clients, and its remedy as a second sentence.
+// retryAfter is how many seconds clients wait until they repeat a request for which there is no room yet.
+const retryAfter = 2
+
+// sentences returns the text of err for clients, and its remedy, in Modal's words, as a second sentence.
 func sentences(err error) string {
-	text, remedy := errors.Message(err), errors.RemedyOf(err)
+	text, remedy := errors.Message(err), words.Remedy(errors.RemedyOf(err))
 	if remedy == "" {
 		return text
 	}

@@ -194,8 +194,8 @@ var rows = []row{
 		"the store implements small interfaces of the packages whose records it keeps"},
 
 	{"modal/...", []string{"base/account", "base/atomicfile", "base/places", "base/secret", "base/tarfs", "engine",
-		"engine/volume", "fleet", "fleet/checkpoint", "fleet/commands", "fleet/record", "fleet/spec", "image",
-		"modal/...", "store/dicts", "store/records"}, "modal is a second face of the core beside server"},
+		"engine/volume", "fleet", "fleet/checkpoint", "fleet/commands", "fleet/record", "fleet/reserve", "fleet/spec",
+		"image", "modal/...", "store/dicts", "store/records"}, "modal is a second face of the core beside server"},
 
 	{"server/edge", []string{"base/account", "client/api"}, "the base of handlers knows no subject; pass values to it"},
 	{"server/openapi", []string{"client/api", "server/edge"}, "the description is made from routes alone"},

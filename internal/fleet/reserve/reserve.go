@@ -41,9 +41,23 @@ func (q Quotas) Check(p *spec.Problems) {
 	p.Require(q.Sandboxes >= 0 && q.CPU >= 0 && q.Memory >= 0, "quotas must not be negative")
 }
 
+// AtLimit is the error of a request that the quotas admit once other sandboxes of the account have ended.
+type AtLimit struct{ error }
+
+// Unwrap returns the error with its kind.
+func (e AtLimit) Unwrap() error { return e.error }
+
 // Admit returns Exhausted, with all quotas that would be exceeded, if an account that uses inUse may not have one more
-// sandbox with these reservations.
+// sandbox with these reservations. The error is an AtLimit if that may change.
 func (q Quotas) Admit(inUse Use, cpu float64, memory int64) error {
+	err := q.admit(inUse, cpu, memory)
+	if err != nil && q.admit(Use{}, cpu, memory) == nil {
+		return AtLimit{err}
+	}
+	return err
+}
+
+func (q Quotas) admit(inUse Use, cpu float64, memory int64) error {
 	var ps spec.Problems
 	exceeded := func(quota, inUse, asked string) {
 		ps.Addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",

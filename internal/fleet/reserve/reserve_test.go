@@ -125,3 +125,16 @@ func TestConfigurationIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestAtLimit checks that an error tells a request that has to wait from one that exceeds the quotas by itself.
+func TestAtLimit(t *testing.T) {
+	t.Parallel()
+	quotas := reserve.Quotas{Sandboxes: 2, CPU: 4}
+	for cpu, want := range map[float64]bool{2: true, 5: false} {
+		err := quotas.Admit(reserve.Use{Sandboxes: 2, CPU: 3}, cpu, 0)
+		var full reserve.AtLimit
+		if errors.As(err, &full) != want || errors.KindOf(err) != errors.Exhausted {
+			t.Errorf("%v cores: %v", cpu, err)
+		}
+	}
+}
