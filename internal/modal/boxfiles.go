@@ -1,11 +1,13 @@
 package modal
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
 	pathpkg "path"
 	"slices"
+	"strings"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
@@ -16,8 +18,19 @@ import (
 	"github.com/RelevanceAI/harvest/internal/modal/oldfiles"
 )
 
-// boxFiles are the files of a sandbox for its older file API.
-type boxFiles struct{ w *fileWork }
+// boxFiles are the files of a sandbox for its older file API. Relative paths count from dir.
+type boxFiles struct {
+	w   *fileWork
+	dir string
+}
+
+// at returns the absolute form of a path.
+func (b boxFiles) at(path string) string {
+	if pathpkg.IsAbs(path) {
+		return path
+	}
+	return strings.TrimSuffix(b.dir, "/") + "/" + path // not cleaned: links and a final slash count
+}
 
 var _ oldfiles.Files = boxFiles{}
 
@@ -39,6 +52,7 @@ func old(err error) error {
 
 // Stat implements oldfiles.Files.
 func (b boxFiles) Stat(ctx context.Context, path string) (oldfiles.Info, error) {
+	path = b.at(path)
 	e, err := b.w.look(ctx, path, true)
 	if err != nil {
 		return oldfiles.Info{}, old(b.w.explain(ctx, path, err))
@@ -48,12 +62,12 @@ func (b boxFiles) Stat(ctx context.Context, path string) (oldfiles.Info, error) 
 
 // Read implements oldfiles.Files.
 func (b boxFiles) Read(ctx context.Context, path string, to io.Writer) error {
-	return old(b.w.read(ctx, path, to))
+	return old(b.w.read(ctx, b.at(path), to))
 }
 
 // Write implements oldfiles.Files.
 func (b boxFiles) Write(ctx context.Context, path string, size int64, from io.Reader) error {
-	hdr, path, err := b.w.target(ctx, path)
+	hdr, path, err := b.w.target(ctx, b.at(path))
 	if err != nil {
 		return old(err)
 	}
@@ -63,7 +77,7 @@ func (b boxFiles) Write(ctx context.Context, path string, size int64, from io.Re
 
 // List implements oldfiles.Files.
 func (b boxFiles) List(ctx context.Context, path string) (names []string, err error) {
-	found, err := b.w.entries(ctx, path)
+	found, err := b.w.entries(ctx, b.at(path))
 	for _, e := range found {
 		names = append(names, e.Name)
 	}
@@ -73,12 +87,12 @@ func (b boxFiles) List(ctx context.Context, path string) (names []string, err er
 
 // Mkdir implements oldfiles.Files.
 func (b boxFiles) Mkdir(ctx context.Context, path string, parents bool) error {
-	return old(b.w.mkdir(ctx, path, parents))
+	return old(b.w.mkdir(ctx, b.at(path), parents))
 }
 
 // Remove implements oldfiles.Files.
 func (b boxFiles) Remove(ctx context.Context, path string, recursive bool) error {
-	return old(b.w.remove(ctx, path, recursive))
+	return old(b.w.remove(ctx, b.at(path), recursive))
 }
 
 // Watch implements oldfiles.Files. The older API has no event for a rename: it is a removal and a creation.
@@ -103,7 +117,7 @@ func (b boxFiles) Watch(ctx context.Context, path string, recursive bool, event 
 			cancel()
 		}
 	}
-	err := b.w.follow(ctx, cancel, watchOp{Path: path, Recursive: recursive}, func(kind string, paths ...string) {
+	err := b.w.follow(ctx, cancel, watchOp{Path: b.at(path), Recursive: recursive}, func(kind string, paths ...string) {
 		switch kind {
 		case "Rename":
 			send("Remove", paths[0])
@@ -117,6 +131,17 @@ func (b boxFiles) Watch(ctx context.Context, path string, recursive bool, event 
 		}
 	})
 	return errors.Join(failed, old(err))
+}
+
+// workdir returns the directory in which the commands of a sandbox start.
+func (s *Server) workdir(ctx context.Context, sb record.Sandbox) string {
+	dir := sb.Workdir
+	if dir == "" {
+		if img, err := s.images(sb.Account).Find(ctx, sb.ImageID); err == nil {
+			dir = img.Config.Dir
+		}
+	}
+	return cmp.Or(dir, "/")
 }
 
 // ContainerFilesystemExec implements ModalClient. Each attempt of a request is one operation.
@@ -133,11 +158,12 @@ func (c *control) ContainerFilesystemExec(ctx context.Context,
 	if sb.Status != record.Running {
 		return nil, errors.Newf(errors.Gone, "the sandbox has ended")
 	}
+	dir := c.s.workdir(ctx, sb)
 	return once1(ctx, c.s, "files "+b.id, func() (*pb.ContainerFilesystemExecResponse, error) {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		defer context.AfterFunc(c.s.ctx, cancel)()
-		id, fd, err := c.s.oldfiles.Do(ctx, b.id, boxFiles{&fileWork{b: b, ref: b.id}}, req)
+		id, fd, err := c.s.oldfiles.Do(ctx, b.id, boxFiles{&fileWork{b: b, ref: b.id}, dir}, req)
 		answer := pb.ContainerFilesystemExecResponse_builder{ExecId: id}
 		if fd != "" {
 			answer.FileDescriptor = &fd

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -287,9 +288,13 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req spec.Request)
 // server.
 func (b *box) launch(ctx context.Context, config image.Config) error {
 	if option(b.def, "enable_docker") { // Docker stores its files there
-		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker",
-			Parents: true}, discard{}); err != nil {
+		if err := b.makeDir(ctx, "/var/lib/docker"); err != nil {
 			return err
+		}
+	}
+	if dir := path.Clean(b.def.GetWorkdir()); path.IsAbs(dir) { // as the OCI runtimes do
+		if err := b.makeDir(ctx, dir); err != nil {
+			return errors.Remedy(errors.Wrapf(err, "workdir %.200q", dir), "name a directory")
 		}
 	}
 	def := proto.CloneOf(b.def)
@@ -321,6 +326,12 @@ func (b *box) launch(ctx context.Context, config image.Config) error {
 		notes = append(notes, note{Main: b.main.exec.ID()})
 	}
 	return b.openPorts(ctx, notes)
+}
+
+// makeDir makes a directory in the sandbox, with its parents, unless it exists.
+func (b *box) makeDir(ctx context.Context, dir string) error {
+	return b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: dir, Parents: true},
+		discard{})
 }
 
 // openPorts opens the ports of a sandbox, and records them, after notes, for a later server.

@@ -65,7 +65,8 @@ func (c *control) SecretGetOrCreate(ctx context.Context,
 		}
 	}
 	if len(lacks) > 0 {
-		return nil, errors.Newf(errors.Invalid, "Secret is missing key(s): %s", strings.Join(lacks, ", "))
+		err := errors.Newf(errors.Conflict, "Secret is missing key(s): %s", strings.Join(lacks, ", "))
+		return nil, errors.Remedy(err, "add them to the secret")
 	}
 	return pb.SecretGetOrCreateResponse_builder{SecretId: named(secretID, found.Name),
 		Metadata: pb.SecretMetadata_builder{

@@ -26,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
+	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
 	modalapi "github.com/RelevanceAI/harvest/internal/modal"
@@ -170,7 +171,8 @@ type world struct {
 	t      testing.TB
 	engine *fake.Engine
 	images *library
-	ports  bool // sandboxes have ports, from the next openFleet on
+	ports  bool           // sandboxes have ports, from the next openFleet on
+	quotas reserve.Quotas // from the next openFleet on
 	fleet  *fleet.Fleet
 	vault  *secret.Vault
 	ring   *account.Ring
@@ -260,6 +262,7 @@ func (w *world) openFleet() {
 	}
 	if w.fleet, err = fleet.Open(w.t.Context(), fleet.Options{
 		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
+		Quotas: w.quotas,
 	}); err != nil {
 		w.t.Fatal(err)
 	}
