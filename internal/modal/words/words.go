@@ -12,32 +12,39 @@ import (
 // parameters are the parameters of Modal's SDKs that mean the same as flags of Harvest.
 var parameters = map[string]string{
 	"--cpu": "cpu", "--memory": "memory", "--timeout": "timeout", "--idle-timeout": "idle_timeout", "--name": "name",
-	"--workdir": "workdir", "--env": "env", "--secret": "secrets", "--volume": "volumes", "--tag": "tags",
-	"--force": "force_build", "--image": "image", "--port": "encrypted_ports",
+	"--workdir": "workdir", "--env": "env", "--volume": "volumes", "--tag": "tags", "--force": "force_build",
+	"--image": "image", "--port": "encrypted_ports", "--build-arg": "build_args",
 }
 
-// commands are the commands that users of Modal's SDKs need, too: they prepare the server.
-var commands = []string{"harvest secret set", "harvest modal env", "harvest doctor", "harvest config", "harvest up",
-	"harvest image build", "harvest volume create"}
+// dockerfile are flags of instructions of Dockerfiles, which mean the same at Modal.
+var dockerfile = []string{"--chmod", "--chown", "--checksum", "--mount", "--link", "--exclude", "--from", "--network",
+	"--security", "--device"}
 
 // phrases are remedies of which alternatives alone make no sense.
 var phrases = map[string]string{
 	"name an image that \"harvest image ls\" lists, or one of a registry":     "name an image of a registry",
+	"name an image that \"harvest image ls\" shows, or build it":              "name another image, or build it",
+	"name an image that \"harvest image ls\" lists":                           "name an image of a registry",
 	"list sandboxes, including ended ones, with \"harvest sandbox ls --all\"": "look for it with Sandbox.list",
 }
 
 var (
-	flag    = pattern.New(`--[a-z][a-z-]*`)
-	command = pattern.New(`harvest [a-z]+( [a-z]+)?`)
+	flag        = pattern.New(`--[a-z][a-z-]*`)
+	buildSecret = pattern.New(`--secret id=\S+`)
+	// Users of Modal's SDKs may need these commands, too: they prepare the server and its objects.
+	needed = pattern.New(`harvest (secret|key|doctor|config|up|down|modal|volume (cp|rm|create)|image (build|gc))\b`)
+	other  = pattern.New(`\bharvest [a-z]`)
 )
 
 // Remedy returns a remedy without the flags and commands of Harvest. It leaves out the alternatives that mean nothing
 // without them, and returns "" if nothing remains.
 func Remedy(text string) string {
-	if phrase, ok := phrases[text]; ok {
-		return phrase
-	}
-	return without(text, "; ", func(part string) string { return without(part, ", or ", alternative) })
+	return without(text, "; ", func(part string) string {
+		if phrase, ok := phrases[part]; ok {
+			return phrase
+		}
+		return without(part, ", or ", alternative)
+	})
 }
 
 // without joins the parts of a text again, without those for which f returns "".
@@ -53,19 +60,23 @@ func without(text, separator string, f func(part string) string) string {
 
 // alternative returns a part of a remedy with the parameters of Modal's SDKs, "" if they have none for it.
 func alternative(text string) string {
+	if needed().MatchString(text) {
+		return text
+	}
+	if other().MatchString(text) {
+		return ""
+	}
+	text = buildSecret().ReplaceAllString(text, "secrets")
+	known := true
 	text = flag().ReplaceAllStringFunc(text, func(name string) string {
 		if p, ok := parameters[name]; ok {
 			return p
 		}
+		known = known && slices.Contains(dockerfile, name)
 		return name
 	})
-	if flag().MatchString(text) {
+	if !known {
 		return ""
-	}
-	for _, found := range command().FindAllString(text, -1) {
-		if !slices.ContainsFunc(commands, func(c string) bool { return strings.HasPrefix(found, c) }) {
-			return ""
-		}
 	}
 	return text
 }

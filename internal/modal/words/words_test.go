@@ -11,7 +11,12 @@ func TestRemediesSpeakModalsWords(t *testing.T) {
 		images = "name an image that \"harvest image ls\" lists, or one of a registry"
 		list   = "list sandboxes, including ended ones, with \"harvest sandbox ls --all\""
 		detail = "create a new sandbox; for details of this one: harvest sandbox get sbx_1"
-		named  = "keep the snapshot's ID, or name it with: harvest sandbox snapshot --name"
+		chmod  = "write --chmod=755 or --chmod=u=rwX,go=rX"
+
+		accounts = "leave restricted out, or use accounts: harvest key create --account"
+		checksum = "find out why the file has changed; if it is correct, update --checksum"
+
+		named = "keep the snapshot's ID, or name it with: harvest sandbox snapshot --name"
 	)
 	for text, want := range map[string]string{
 		"end some, or create it with more --memory":        "end some, or create it with more memory",
@@ -24,6 +29,11 @@ func TestRemediesSpeakModalsWords(t *testing.T) {
 		secret:                                             secret,
 		quota:                                              quota,
 		doctor:                                             doctor,
+		"give it with --secret id=key,src=FILE":            "give it with secrets",
+		chmod:                                              chmod,
+		accounts:                                           accounts,
+		images + "; set a longer --timeout":                "name an image of a registry; set a longer timeout",
+		checksum:                                           checksum,
 		"":                                                 "",
 	} {
 		if got := Remedy(text); got != want {
