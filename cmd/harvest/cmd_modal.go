@@ -18,8 +18,8 @@ func (c commands) modalCommand() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "modal",
 		Short: "Run programs written for Modal on this machine",
-		Long: `A server with the option modal.listen (harvest up --modal-listen) speaks Modal's protocol. Programs that use
-Modal's SDKs for Go, JavaScript or Python create their sandboxes there, without changes.`,
+		Long: `A server with the option modal.listen (harvest up --modal-listen) speaks Modal's protocol. Programs that
+use Modal's SDKs for Go, JavaScript or Python create their sandboxes there, without changes.`,
 		Example: `  harvest up --modal-listen 127.0.0.1:7783
   eval "$(harvest modal env)"`,
 	}, c.modalEnv())

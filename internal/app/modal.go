@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/modal"
+	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
 
@@ -92,7 +93,7 @@ func tunnelCertificate(cfg config.Config) (func(*tls.ClientHelloInfo) (*tls.Cert
 	if err != nil {
 		return nil, err
 	}
-	if len(certs.Certificates) == 0 || certs.Certificates[0].Leaf.VerifyHostname(modal.TunnelHost) != nil {
+	if len(certs.Certificates) == 0 || certs.Certificates[0].Leaf.VerifyHostname(tunnels.Host) != nil {
 		return nil, nil
 	}
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certs.Certificates[0], nil }, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/modal/syncs"
+	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
 	"github.com/RelevanceAI/harvest/internal/store/records"
 )
 
@@ -22,21 +23,21 @@ const remembered = time.Hour
 
 // note is a record of a sandbox's journal: the state that a restarted server needs, as JSON.
 type note struct {
-	Def     []byte       `json:"def,omitempty"`     // the sandbox as its client defined it, without environment values
-	Main    string       `json:"main,omitempty"`    // id of the process of the sandbox's own command
-	Exec    string       `json:"exec,omitempty"`    // a command's ID, and its process
-	Process string       `json:"process,omitempty"` //
-	Box     string       `json:"box,omitempty"`     // sidecar of that command, if it runs in one
-	Joined  bool         `json:"joined,omitempty"`  // stdout and stderr of that command are one stream
-	Ended   *int32       `json:"ended,omitempty"`   // the exit code of the sandbox's own command
-	Stopped bool         `json:"stopped,omitempty"` // the client has ended it
-	Ready   int64        `json:"ready,omitempty"`   // when it became ready, in ms
-	Flush   *syncs.Flush `json:"flush,omitempty"`   // the volumes that the command flushes
-	View    *view        `json:"view,omitempty"`    // a private copy of a volume
-	Ports   []hole       `json:"ports,omitempty"`   // ports that are reachable from outside
-	Mount   *mounted     `json:"mount,omitempty"`   // an image mounted in it
-	Blocked *bool        `json:"blocked,omitempty"` // whether the client has blocked the network meanwhile
-	Settled bool         `json:"settled,omitempty"` // it has ended, and its volumes and sidecars are settled
+	Def     []byte         `json:"def,omitempty"`     // the definition of the client, without environment values
+	Main    string         `json:"main,omitempty"`    // id of the process of the sandbox's own command
+	Exec    string         `json:"exec,omitempty"`    // a command's ID, and its process
+	Process string         `json:"process,omitempty"` //
+	Box     string         `json:"box,omitempty"`     // sidecar of that command, if it runs in one
+	Joined  bool           `json:"joined,omitempty"`  // stdout and stderr of that command are one stream
+	Ended   *int32         `json:"ended,omitempty"`   // the exit code of the sandbox's own command
+	Stopped bool           `json:"stopped,omitempty"` // the client has ended it
+	Ready   int64          `json:"ready,omitempty"`   // when it became ready, in ms
+	Flush   *syncs.Flush   `json:"flush,omitempty"`   // the volumes that the command flushes
+	View    *view          `json:"view,omitempty"`    // a private copy of a volume
+	Ports   []tunnels.Hole `json:"ports,omitempty"`   // ports that are reachable from outside
+	Mount   *mounted       `json:"mount,omitempty"`   // an image mounted in it
+	Blocked *bool          `json:"blocked,omitempty"` // whether the client has blocked the network meanwhile
+	Settled bool           `json:"settled,omitempty"` // it has ended, and its volumes and sidecars are settled
 
 	Input map[string]int64 `json:"input,omitempty"` // bytes read by commands, by ID; "" is the sandbox's own
 }
@@ -60,7 +61,7 @@ type box struct {
 	ready   time.Time           // guarded by mu; zero until it was ready
 	views   []*view             // guarded by mu
 	mounts  map[string]string   // guarded by mounting; by path: where the hidden directory is kept
-	ports   []hole              // guarded by mu
+	ports   []tunnels.Hole      // guarded by mu
 
 	mounting sync.Mutex // held while mounts changes
 
@@ -310,7 +311,7 @@ func (b *box) close(ctx context.Context, sb record.Sandbox) {
 	views := b.views
 	b.mu.Unlock()
 	settled := b.s.endSidecars(ctx, b)
-	b.s.tunnels.drop(b.id)
+	b.s.tunnels.Drop(b.id)
 	b.s.oldfiles.End(b.id)
 	b.s.partSidecar(ctx, sb)
 	for _, v := range views {

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
 )
 
 const (
@@ -162,7 +163,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadGateway, codes.Unavailable, errors.Message(err))
 		return
 	}
-	if !b.allowed(r.RemoteAddr) {
+	if !tunnels.Allowed(b.def.GetInboundCidrAllowlist(), r.RemoteAddr) {
 		refuse(http.StatusForbidden, codes.PermissionDenied, "the sandbox takes no connections from this address")
 		return
 	}

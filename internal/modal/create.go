@@ -55,7 +55,7 @@ func (c *control) SandboxCreateV2(ctx context.Context,
 		return nil, err
 	}
 	return pb.SandboxCreateV2Response_builder{
-		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: tunnelsOf(b), CommandRouterAccess: access,
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build(),
 	}.Build(), nil
 }
@@ -336,7 +336,7 @@ func (b *box) makeDir(ctx context.Context, dir string) error {
 
 // openPorts opens the ports of a sandbox, and records them, after notes, for a later server.
 func (b *box) openPorts(ctx context.Context, notes []note) error {
-	if err := b.s.tunnels.open(ctx, b); err != nil {
+	if err := b.s.openTunnels(ctx, b); err != nil {
 		return err
 	}
 	if len(b.ports) > 0 {

@@ -195,7 +195,7 @@ func (c *control) SandboxRestoreV2(ctx context.Context,
 		return nil, err
 	}
 	return pb.SandboxRestoreV2Response_builder{
-		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: tunnelsOf(b), CommandRouterAccess: access,
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
 	}.Build(), nil
 }

@@ -69,7 +69,7 @@ func (b *box) replay(ctx context.Context, sb record.Sandbox) error {
 		}
 		b.execs[n.Exec] = c
 	}
-	b.s.tunnels.reopen(ctx, b)
+	b.s.reopenTunnels(ctx, b)
 	return nil
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/modal/oldfiles"
 	"github.com/RelevanceAI/harvest/internal/modal/queues"
 	"github.com/RelevanceAI/harvest/internal/modal/transfer"
+	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
 	"github.com/RelevanceAI/harvest/internal/modal/volumeids"
 	"github.com/RelevanceAI/harvest/internal/store/dicts"
 	"github.com/RelevanceAI/harvest/internal/store/records"
@@ -92,7 +93,7 @@ type Server struct {
 	ring    present
 	answers idempotency.Answers
 	earlier earlier
-	tunnels tunnels
+	tunnels *tunnels.Set
 	signer  *authority.Authority // nil if Options have the certificate
 	volumes views
 	ids     *volumeids.Map // of volumes
@@ -140,7 +141,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if err = os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
 	}
-	if err = s.openAuthority(); err != nil {
+	if err = s.openTunnelSet(); err != nil {
 		return nil, err
 	}
 	s.oldfiles = oldfiles.New(s.ctx, opts.Dir)
@@ -170,15 +171,17 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
-// openAuthority sets the certificate of tunnels.
-func (s *Server) openAuthority() (err error) {
-	if s.tunnels.certificate = s.opts.Certificate; s.tunnels.certificate != nil {
-		return nil
+// openTunnelSet prepares tunnels with the certificate of the Options or of the authority.
+func (s *Server) openTunnelSet() (err error) {
+	certificate := s.opts.Certificate
+	if certificate == nil {
+		if s.signer, err = authority.Open(s.opts.Dir); err != nil {
+			return err
+		}
+		certificate = s.signer.Certificate
 	}
-	if s.signer, err = authority.Open(s.opts.Dir); err == nil {
-		s.tunnels.certificate = s.signer.Certificate
-	}
-	return err
+	s.tunnels = tunnels.New(s.ctx, certificate)
+	return nil
 }
 
 // Authority returns the certificate that clients of tunnels must trust; "" if Options have the certificate.
@@ -238,7 +241,7 @@ func (s *Server) Close() error {
 	for _, b := range known {
 		b.noteInput(s.ctx) // which records it although ctx has ended
 	}
-	s.tunnels.close()
+	s.tunnels.Close()
 	s.tasks.Close()
 	return nil
 }

@@ -52,7 +52,7 @@ func Open(dir string) (*Authority, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil {
 		err = errors.Explainf(err, errors.Invalid, "%s: not a key and a certificate", path)
-		return nil, errors.Remedy(err, "restore the file from a backup, or remove it: clients must then trust a new one")
+		return nil, errors.Remedy(err, "restore the file, or remove it: clients must then trust a new authority")
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
