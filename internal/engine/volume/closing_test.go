@@ -17,7 +17,7 @@ func TestDeleteDuringClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.OpenOrCreate(t.Context(), "v"); err != nil {
+		if _, err := l.Create(t.Context(), "v"); err != nil {
 			t.Fatal(err)
 		}
 		return func() { _ = l.Delete(t.Context(), "v") }, func() {
