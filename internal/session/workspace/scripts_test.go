@@ -271,3 +271,22 @@ func TestDiffScriptIgnoresSettings(t *testing.T) {
 	s.want("files", s.git("project", "-c", "core.quotePath=false", "ls-files"), "a\nc\nmoved\né")
 	s.want("changed", s.git("project", "show", ":a"), "changed")
 }
+
+// TestCloneWithoutHead clones repositories whose HEAD names a branch that does not exist.
+func TestCloneWithoutHead(t *testing.T) {
+	s := newScripts(t)
+	s.project()
+	want := s.git("project", "rev-parse", "main")
+	s.git("project", "checkout", "-q", "-B", "dev", "main")
+	s.git("project", "branch", "-q", "-D", "main")
+	s.git("project", "symbolic-ref", "HEAD", "refs/heads/gone")
+	out := s.begin(cloneScript, map[string]string{"FROM": "file://" + s.dir + "/project", "BRANCH": "", "DEPTH": "0"})
+	s.want("begins on the only branch", out, want+" "+want)
+	s.git("project", "branch", "other", "dev")
+	_, code := s.run("", map[string]string{"FROM": "file://" + s.dir + "/project", "BRANCH": "", "DEPTH": "0",
+		"ORIGIN": "", "SHALLOW": "", "DIR": s.dir + "/second", "NAME": "A", "EMAIL": "a@example.org"},
+		"/bin/sh", "-euc", cloneScript)
+	if _, err := os.Stat(s.dir + "/second"); code == 0 || !os.IsNotExist(err) {
+		t.Errorf("one of two branches was chosen: exit code %d, %v", code, err)
+	}
+}

@@ -37,8 +37,10 @@ decide() {
 # pinned looks for files that may say something, in the working directory and above it, and not in installed packages.
 pinned() {
 	dir=${PWD%%/node_modules/*}
+	names='.nvmrc .node-version package.json'
+	[ "$tool" != pnpm ] || names="$names pnpm-lock.yaml"
 	while :; do
-		for name in .nvmrc .node-version package.json; do
+		for name in $names; do
 			[ -f "$dir/$name" ] && set -- "$@" "$dir/$name"
 		done
 		[ -n "$dir" ] && [ "$dir" != / ] || break

@@ -6,6 +6,7 @@
 // program's) in the second. It is also kept in STORE/pins/KEY. The caller holds the store's lock.
 'use strict'
 
+const crypto = require('crypto')
 const fs = require('fs')
 const path = require('path')
 const { spawnSync } = require('child_process')
@@ -38,7 +39,7 @@ const tools = {
     name: 'pnpm',
     own: () => versionOf('@pnpm/exe.linux-x64'),
     package: v => semver.major(v) >= 12 ? '@pnpm/exe.linux-x64' : 'pnpm', // a program by itself since 12
-    list: 'pnpm',
+    list: 'pnpm', // whose digests packageManager has
     main: ['pnpm', 'bin/pnpm.mjs', 'bin/pnpm.cjs', 'bin/pnpm.js', 'lib/bin/pnpm.js'],
     ownMain: path.join(modules, '@pnpm/exe.linux-x64/pnpm')
   },
@@ -47,6 +48,7 @@ const tools = {
     own: () => versionOf('yarn'),
     package: v => semver.major(v) >= 2 ? '@yarnpkg/cli-dist' : 'yarn',
     main: 'bin/yarn.js',
+    digested: v => semver.major(v) >= 2 ? 'bin/yarn.js' : '',
     ownMain: path.join(modules, 'yarn/bin/yarn.js')
   }
 }
@@ -74,7 +76,7 @@ function volta (file, depth = 0) {
 }
 
 // firstLine returns what a version file says: its first line that is no comment.
-const firstLine = file => fs.readFileSync(file, 'utf8').split(/\r?\n/).map(l => l.replace(/#.*/, '').trim()).find(l => l) || ''
+const firstLine = file => fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '').split(/\r?\n/).map(l => l.replace(/#.*/, '').trim()).find(l => l) || ''
 
 const text = v => typeof v === 'string' && v.trim() ? v.trim() : ''
 
@@ -83,6 +85,37 @@ function devEngine (json, kind, name) {
   const list = [].concat((json.devEngines && json.devEngines[kind]) || [])
   const found = list.find(e => e && e.name === name)
   return found ? text(found.version) || '*' : ''
+}
+
+// pin reads what packageManager says after the name: a version or an address, and perhaps a digest of it.
+function pin (said, from) {
+  const url = /^https?:\/\//.test(said)
+  const [want, digest] = said.split(url ? /#(.*)/s : /\+(.*)/s)
+  if (digest === undefined) return { want, from, url }
+  const [, algorithm, hex] = /^([a-z0-9-]+)\.([0-9a-f]+)$/i.exec(digest) || []
+  if (!crypto.getHashes().includes(algorithm)) fail(`${from} has ${JSON.stringify(digest.slice(0, 40))}, which is no digest that Node.js knows`, 'write one such as +sha512.<hexadecimal digits>, or none')
+  return { want, from, url, algorithm, digest: hex.toLowerCase() }
+}
+
+// The line of pnpm that reads a lock file of this version as it was meant. Since 8, pnpm refuses locks of earlier lines; since 11, it fails on
+// build scripts that nobody has approved. Locks of pnpm 11 and later that say so begin with a document of their own.
+const pnpmOfLock = { 5: '7', 6: '8', 9: '10' }
+
+// lockWish returns the version of pnpm that the nearest lock file suggests.
+function lockWish () {
+  const file = files.find(f => path.basename(f) === 'pnpm-lock.yaml')
+  if (!file) return
+  const head = fs.readFileSync(file, 'utf8').slice(0, 64 << 10)
+  if (/^ *(packageManagerDependencies|configDependencies):/m.test(head)) return
+  const [, version, major] = /^lockfileVersion: *['"]?((\d+)(?:\.\d+)?)/m.exec(head) || []
+  const want = pnpmOfLock[major]
+  return want && { want, from: `${file} (version ${version})`, soft: true, guess: true }
+}
+
+// within returns the wish of a lock file where the limits of engines allow it.
+function within (limit, lock) {
+  if (!limit || !lock) return limit || lock
+  return semver.validRange(limit.want) && semver.intersects(limit.want, lock.want) ? { ...lock, limit: limit.want } : limit
 }
 
 // wish returns what the files say about a tool: { want, from }, or nothing. soft ones are limits, which the image's version meets or not.
@@ -101,15 +134,15 @@ function wish (name) {
       want.push([devEngine(json, 'runtime', name), `${manifest} (devEngines)`])
     } else {
       const [, manager, version] = /^(@?[^@]+)@(.+)$/.exec(text(json.packageManager)) || []
-      if (manager === name) want.push([version.replace(/\+.*/, ''), `${manifest} (packageManager)`])
+      if (manager === name) want.push([version, `${manifest} (packageManager)`, pin])
       want.push([devEngine(json, 'packageManager', name), `${manifest} (devEngines)`])
     }
     const found = want.find(([w]) => w)
-    if (found) return { want: found[0], from: found[1] }
+    if (found) return found[2] ? found[2](found[0], found[1]) : { want: found[0], from: found[1] }
     const limit = json.engines && text(json.engines[name])
     if (limit && !soft) soft = { want: limit, from: `${manifest} (engines)`, soft: true }
   }
-  return soft
+  return name === 'pnpm' ? within(soft, lockWish()) : soft
 }
 
 // range turns what people write for a version of Node.js into a range, or a function of all versions.
@@ -142,9 +175,9 @@ function npm (dir, ...args) {
 function inTemp (use) {
   fs.mkdirSync(store, { recursive: true })
   for (const name of fs.readdirSync(store)) { // of a process that was killed: we hold the lock
-    if (name.startsWith('.new-')) fs.rmSync(path.join(store, name), { recursive: true, force: true })
+    if (name.startsWith('.new-') && !name.startsWith(`.new-${process.pid}-`)) fs.rmSync(path.join(store, name), { recursive: true, force: true })
   }
-  const dir = fs.mkdtempSync(path.join(store, '.new-'))
+  const dir = fs.mkdtempSync(path.join(store, `.new-${process.pid}-`))
   try { return use(dir) } finally { fs.rmSync(dir, { recursive: true, force: true }) }
 }
 
@@ -154,6 +187,7 @@ function published (t, wished) {
     const names = t.list ? [t.list] : [...new Set(['1.0.0', '99.0.0'].map(t.package))] // before and after it was renamed
     const found = names.map(name => npm(dir, 'view', name, 'versions', '--json'))
     const good = found.filter(f => f.ok)
+    if (good.length === 0 && wished.guess) return []
     if (good.length === 0) unreachable(t, wished, found[0].said)
     return good.flatMap(f => JSON.parse(f.out)).filter(v => semver.valid(v))
   })
@@ -183,24 +217,100 @@ function choose (t, wished, place) {
     all = published(t, wished)
     wanted = wanted(all)
   } else {
-    if (semver.satisfies(own, wanted)) return own
-    const here = semver.maxSatisfying(installed(place), wanted)
+    const best = all => semver.maxSatisfying(all.filter(v => !wished.limit || semver.satisfies(v, wished.limit)), wanted)
+    const here = best([own]) || best(installed(place))
     if (here) return here
     all = published(t, wished)
+    wanted = best(all)
   }
   const found = wanted && semver.maxSatisfying(all, wanted)
   if (found) return found
   if (wished.soft) {
-    say(`${wished.from} wants ${t.name} ${wished.want}, which the npm registry does not have; ${own} runs instead`)
+    if (all.length === 0) keep = false
+    say(`${wished.from} wants ${t.name} ${wished.want}, which the npm registry does not ${all.length ? 'have' : 'give'}; ${own} runs instead`)
     return own
   }
   fail(`${wished.from} asks for ${t.name} ${wished.want}, which the npm registry does not have`, `ask for one that it has; ${bypass}`)
 }
 
+// matches fails unless data has the digest of packageManager.
+function matches (data, wished, t) {
+  const digest = crypto.createHash(wished.algorithm).update(data).digest('hex')
+  if (digest === wished.digest) return
+  const short = hex => `${wished.algorithm}.${hex.slice(0, 12)}…`
+  fail(`${wished.from} asks for ${t.name} ${wished.want} with another digest, ${short(wished.digest)}: the one that there is has ${short(digest)}`,
+    `correct the digest in packageManager, or leave it out; ${bypass}`)
+}
+
+// isOwn reports whether the digest is the one with which the image's own version was installed.
+function isOwn (t, version, wished) {
+  try {
+    const { packages } = JSON.parse(fs.readFileSync(path.join(home, 'package-lock.json'), 'utf8'))
+    const own = packages[`node_modules/${t.list || t.package(version)}`]
+    return wished.algorithm === 'sha512' && own.version === version && own.integrity === 'sha512-' + Buffer.from(wished.digest, 'hex').toString('base64')
+  } catch {
+    return false
+  }
+}
+
+// verify compares a version of the registry with the digest of packageManager, as Corepack does: the package's archive or, of Yarn since 2, its
+// only file, which dir has.
+function verify (t, version, dir, wished) {
+  if (!wished.digest) return
+  const mark = path.join(store, 'pins', ['.checked', t.like || tool, version, wished.algorithm, wished.digest.slice(0, 64)].join('-'))
+  if (fs.existsSync(mark) || isOwn(t, version, wished)) return
+  const file = t.digested && t.digested(version)
+  if (file) {
+    matches(fs.readFileSync(path.join(dir, file)), wished, t)
+  } else {
+    inTemp(temp => {
+      const done = npm(temp, 'pack', '--ignore-scripts', `${t.list || t.package(version)}@${version}`)
+      if (!done.ok) unreachable(t, wished, done.said)
+      matches(fs.readFileSync(path.join(temp, fs.readdirSync(temp).find(f => f.endsWith('.tgz')))), wished, t)
+    })
+  }
+  fs.mkdirSync(path.dirname(mark), { recursive: true })
+  fs.writeFileSync(mark, '')
+}
+
+// fetched puts the archive or the script at an address into a place of its own.
+function fetched (t, wished, place) {
+  const { want: url, from, digest } = wished
+  const target = path.join(place, 'url-' + crypto.createHash('sha256').update(`${url}#${digest || ''}`).digest('hex').slice(0, 20))
+  if (fs.existsSync(target)) return target
+  say(`fetching ${t.name} from ${url}, which ${from} asks for`)
+  inTemp(dir => {
+    const file = path.join(dir, 'file')
+    const to = path.join(dir, 'package')
+    const run = (command, ...args) => {
+      const done = spawnSync(command, args, { encoding: 'utf8' })
+      if (done.status !== 0) fail(`${from} asks for ${t.name} from ${url}, which cannot be fetched: ${(done.stderr || String(done.error || '')).trim().slice(0, 300)}`, `correct the address, or let the sandbox reach it; ${bypass}`)
+    }
+    run('curl', '--fail', '--silent', '--show-error', '--location', '--proto-redir', '=https,http', '--output', file, '--', url)
+    if (digest) matches(fs.readFileSync(file), wished, t)
+    fs.mkdirSync(to)
+    const kind = path.extname(new URL(url).pathname)
+    if (['.js', '.cjs', '.mjs'].includes(kind)) {
+      const mains = [].concat(t.main)
+      const main = path.join(to, mains.find(m => m.endsWith(kind)) || mains.find(m => m.endsWith('js')))
+      fs.mkdirSync(path.dirname(main), { recursive: true })
+      fs.renameSync(file, main)
+    } else {
+      run('tar', '--extract', '--gzip', '--no-same-owner', '--strip-components=1', `--directory=${to}`, `--file=${file}`)
+    }
+    fs.mkdirSync(place, { recursive: true })
+    fs.renameSync(to, target)
+  })
+  return target
+}
+
 // install puts a package into a place of its own, in one step, so that nobody sees half of it.
 function install (t, version, place, wished) {
   const target = path.join(place, version)
-  if (fs.existsSync(target)) return target
+  if (fs.existsSync(target)) {
+    verify(t, version, target, wished)
+    return target
+  }
   say(`installing ${t.name} ${version}, which ${wished.from} asks for`)
   inTemp(dir => {
     const name = t.package(version)
@@ -213,6 +323,7 @@ function install (t, version, place, wished) {
       if (!/^linux-(x86_64|aarch64)$/.test(arch)) fs.rmSync(path.join(archs, arch), { recursive: true })
     }
     if (t === tools.npm || t === tools.npx) fs.copyFileSync(path.join(modules, 'npm/npmrc'), path.join(from, 'npmrc'))
+    verify(t, version, from, wished)
     fs.mkdirSync(place, { recursive: true })
     fs.renameSync(from, target)
   })
@@ -223,9 +334,12 @@ function install (t, version, place, wished) {
 function get (name, wished) {
   const t = tools[name]
   const place = path.join(store, t.like || name)
-  const version = choose(t, wished, place)
-  if (version === t.own()) return { main: t.ownMain, version }
-  const dir = install(t, version, place, wished)
+  const version = wished && wished.url ? wished.want : choose(t, wished, place)
+  if (version === t.own()) {
+    verify(t, version, path.dirname(path.dirname(t.ownMain)), wished || {})
+    return { main: t.ownMain, version }
+  }
+  const dir = wished.url ? fetched(t, wished, place) : install(t, version, place, wished)
   const main = [].concat(t.main).map(m => path.join(dir, m)).find(f => fs.existsSync(f))
   if (!main) fail(`${t.name} ${version} is not as expected: it has no ${[].concat(t.main)[0]}`, `remove ${dir}; ${bypass}`)
   return { main, version }
