@@ -19,8 +19,8 @@ import (
 // is set or the request names a branch. hint gets notes for the user.
 func Carry(ctx context.Context, dir string, committed bool, req *api.SessionRequest,
 	hint func(format string, args ...any)) error {
-	if _, err := git(ctx, dir, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", dir),
+	if said, err := commitOf(ctx, dir); err != nil {
+		return refused(err, said, dir, dir+": not a git repository with a commit",
 			"run the command in a git repository, or give --repo ADDRESS or --repo none")
 	}
 	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
@@ -172,6 +172,15 @@ func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return gitEnv(ctx, dir, nil, args...)
 }
 
+// commitOf checks that a directory is in a repository with a commit. It returns git's complaint, and its error.
+func commitOf(ctx context.Context, dir string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--verify", "--quiet", "HEAD")
+	var said strings.Builder
+	cmd.Stderr, cmd.Env = &said, append(os.Environ(), "LC_ALL=C")
+	err := cmd.Run()
+	return strings.TrimSpace(said.String()), err
+}
+
 // gitLine is git for an output of one line.
 func gitLine(ctx context.Context, dir string, args ...string) (string, error) {
 	out, err := git(ctx, dir, args...)
@@ -184,7 +193,7 @@ func gitEnv(ctx context.Context, dir string, env []string, args ...string) ([]by
 }
 
 func output(cmd *exec.Cmd, env []string) ([]byte, error) {
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

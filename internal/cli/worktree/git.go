@@ -15,10 +15,13 @@ import (
 
 // TopLevel returns the directory of the user's repository.
 func TopLevel(ctx context.Context) (string, error) {
-	out, err := gitIn(ctx, ".", nil, "rev-parse", "--show-toplevel")
+	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel")
+	var said strings.Builder
+	cmd.Stderr, cmd.Env = &said, append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
 	if err != nil {
-		return "", errors.Remedy(errors.Explainf(err, errors.Invalid,
-			"the current directory is not in a git repository"), "run the command in the repository of the session")
+		return "", refused(err, strings.TrimSpace(said.String()), ".", "the current directory is not in a git repository",
+			"run the command in the repository of the session")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
 }

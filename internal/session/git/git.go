@@ -263,6 +263,10 @@ var complaints = []struct {
 		"use https addresses for submodules"},
 	{"is not a git command", errors.Unsupported, "the image has no git-lfs",
 		"use the image \"agent\", or one with git-lfs"},
+	{"dubious ownership", errors.Denied, "its files belong to another user than the agent's",
+		"change their owner in the image: chown -R agent:agent DIRECTORY"},
+	{"repository extension", errors.Unsupported, "its format is newer than the image's git",
+		"use an image with a newer git, or the older format: git refs migrate --ref-format=files"},
 	{"would clobber existing", errors.Conflict, "there is a branch in the way", "remove it first"},
 }
 
