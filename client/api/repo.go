@@ -23,15 +23,21 @@ const (
 // RepoRequest is the body of POST /v1/repos. Commands are shell commands. null means the command of the repository's
 // harvest.json, else the one that Harvest detects; "" means none.
 type RepoRequest struct {
-	URL          string  `json:"url"`
-	Name         string  `json:"name,omitempty"`   // "" means owner/name from the address
-	Branch       string  `json:"branch,omitempty"` // "" means the repository's default
-	Setup        *string `json:"setup,omitempty"`  // runs as root, before the others
-	Install      *string `json:"install,omitempty"`
-	Build        *string `json:"build,omitempty"`
-	Test         *string `json:"test,omitempty"` // a failure is only recorded
-	Root         bool    `json:"root,omitempty"` // run the commands as root, not as the image's user
-	LimitSeconds float64 `json:"limit_seconds,omitempty"`
+	URL     string  `json:"url"`
+	Name    string  `json:"name,omitempty"`   // "" means owner/name from the address
+	Branch  string  `json:"branch,omitempty"` // "" means the repository's default
+	Setup   *string `json:"setup,omitempty"`  // runs as root, before the others
+	Install *string `json:"install,omitempty"`
+	Build   *string `json:"build,omitempty"`
+	Test    *string `json:"test,omitempty"` // a failure is only recorded
+	Root    bool    `json:"root,omitempty"` // run the commands as root, not as the image's user
+	// Submodules and LFS fetch submodules and large files (git-lfs); null means as the repository's harvest.json says.
+	Submodules *bool `json:"submodules,omitempty"`
+	LFS        *bool `json:"lfs,omitempty"`
+	// Groups are the dependency groups, extras and requirements files of Python projects to install; null means as the
+	// repository's harvest.json says, else those for development and tests.
+	Groups       *[]string `json:"groups,omitempty"`
+	LimitSeconds float64   `json:"limit_seconds,omitempty"`
 	// Sandbox configures the sandbox of the build: image (default agent), secrets, network and limits.
 	Sandbox SandboxRequest `json:"sandbox,omitzero"`
 }
@@ -49,6 +55,7 @@ type Repo struct {
 	Commit        string        `json:"commit,omitempty"`   // commit of the image
 	DefaultBranch string        `json:"default_branch,omitempty"`
 	Projects      []RepoProject `json:"projects,omitempty"`
+	Left          []RepoGap     `json:"left_out,omitempty"` // parts of the repository that the image lacks
 	// Locks maps paths to git's digests of files that determine dependencies.
 	Locks        map[string]string `json:"locks,omitempty"`
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
@@ -60,17 +67,27 @@ type Repo struct {
 	Created      time.Time         `json:"created_at"`
 }
 
+// RepoGap is a part of a repository that its image lacks.
+type RepoGap struct {
+	What string `json:"what"` // "submodules", "lfs", "groups", "requirements", "python" or "directories"
+	Why  string `json:"why"`  // the missing part, and how to get it
+}
+
 // RepoProject is a directory of a repository with a package manager.
 type RepoProject struct {
 	Dir      string `json:"dir"`
 	Manager  string `json:"manager"`
-	Pin      string `json:"pin,omitempty"`
+	Pin      string `json:"pin,omitempty"` // package manager with the requested version
+	PinFrom  string `json:"pin_from,omitempty"`
 	Lock     string `json:"lock,omitempty"`
 	Node     string `json:"node,omitempty"` // requested version of Node.js
 	NodeFrom string `json:"node_from,omitempty"`
-	Install  string `json:"install,omitempty"`
-	Build    string `json:"build,omitempty"`
-	Test     string `json:"test,omitempty"`
+	// Python is the requested version of Python, such as "==3.12.*".
+	Python     string `json:"python,omitempty"`
+	PythonFrom string `json:"python_from,omitempty"`
+	Install    string `json:"install,omitempty"`
+	Build      string `json:"build,omitempty"`
+	Test       string `json:"test,omitempty"`
 }
 
 // RepoBuilt is one attempt to build an image of a repository.
@@ -82,6 +99,7 @@ type RepoBuilt struct {
 	Status       string            `json:"status"`         // "running", "succeeded", "failed" or "interrupted"
 	Success      bool              `json:"success"`
 	Stage        string            `json:"failed_stage,omitempty"`
+	Kind         string            `json:"kind,omitempty"` // class of the error, such as "invalid" or "unavailable"
 	Error        string            `json:"error,omitempty"`
 	Remedy       string            `json:"remedy,omitempty"`
 	Output       string            `json:"output,omitempty"` // last lines of the failed step
@@ -90,7 +108,9 @@ type RepoBuilt struct {
 	Image        string            `json:"image_id,omitempty"`
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
 	Locks        map[string]string `json:"locks,omitempty"`
-	Node         string            `json:"node,omitempty"` // the version of Node.js that ran
+	Node         string            `json:"node,omitempty"`   // the version of Node.js that ran
+	Python       string            `json:"python,omitempty"` // of the environment of a project of pip
+	Left         []RepoGap         `json:"left_out,omitempty"`
 	Steps        []RepoStep        `json:"steps,omitempty"`
 	Started      time.Time         `json:"started_at"`
 	Ended        time.Time         `json:"ended_at,omitzero"`

@@ -103,7 +103,8 @@ type sessionRepos struct{ *repo.Manager }
 func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (records.RepoImage, bool) {
 	found, ok := r.Find(ctx, account, url, branch)
 	return records.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir,
-		Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
+		Branch: found.Branch, Commit: found.Commit, Built: found.Built, LFS: found.LFS,
+		Submodules: found.Submodules}, ok
 }
 
 // Saw implements preparation.Repos.

@@ -337,7 +337,7 @@ var others = []struct {
 	{"github.com/spf13/...", commands, "only the command line has commands and flags"},
 	{"github.com/hanwen/go-fuse/...", []string{"s3/mount"}, "s3/mount alone serves file systems"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
-	{"github.com/goccy/go-yaml/...", slices.Concat(commands, []string{"base/config"}),
+	{"github.com/goccy/go-yaml/...", slices.Concat(commands, []string{"base/config", "session/repo"}),
 		"add a row to the options of package config"},
 	{"github.com/charmbracelet/...", []string{"cli/chat"}, "only the conversation draws on terminals"},
 	{"github.com/yuin/goldmark/...", []string{"cli/chat"}, "only the conversation renders Markdown"},

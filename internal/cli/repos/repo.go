@@ -4,6 +4,7 @@ package repos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,12 +45,14 @@ func (c commands) repoAdd() *cobra.Command {
 	commands := map[string]**string{"setup": &req.Setup, "install": &req.Install, "build": &req.Build,
 		"test": &req.Test}
 	values := map[string]*string{}
+	var parts func() // copies the flags that select parts to req
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "add URL",
 		Short: "Register a repository and build its image",
 		Long: `Register a repository and build its image. Harvest detects the commands to run: package managers by
-their lock files (npm, pnpm, Yarn, pip, uv, Poetry, Go, Cargo, Bundler, Composer), the version of
-Node.js, and scripts called build and test.
+their lock files (npm, pnpm, Yarn, Bun, pip, uv, Poetry, PDM, Pipenv, Go, Cargo, Bundler, Composer),
+the versions of Node.js and Python, and scripts called build and test. The log and harvest repo ls
+name the parts of the repository that the image lacks.
 
 A file harvest.json in the repository overrides detection, and flags override both. An empty command
 means none. Tests run to warm caches: a failure is recorded, but does not fail the build.
@@ -66,6 +69,7 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 					*target = values[name]
 				}
 			}
+			parts()
 			req.Name, box.Name = box.Name, ""
 			if req.Sandbox, err = box.Request(cmd); err != nil {
 				return err
@@ -97,6 +101,22 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 		values[name] = f.String(name, "", text)
 	}
 	f.StringVar(&req.Branch, "branch", "", "branch (default: the default branch of the repository)")
+	submodules := f.Bool("submodules", false, "fetch submodules (https, http, ssh and git only)")
+	lfs := f.Bool("lfs", false, "fetch large files (git-lfs)")
+	groups := f.StringArray("group", nil, "dependency group, extra or requirements file of Python projects to install, "+
+		"such as docs; repeatable, '' for none (default: dev and test)")
+	parts = func() {
+		if f.Changed("submodules") {
+			req.Submodules = submodules
+		}
+		if f.Changed("lfs") {
+			req.LFS = lfs
+		}
+		if f.Changed("group") {
+			names := slices.DeleteFunc(*groups, func(name string) bool { return name == "" })
+			req.Groups = &names
+		}
+	}
 	f.BoolVar(&req.Root, "root", false, "run the commands as root, not as the image's user")
 	f.Var(&limit, "limit", "time limit of a build, such as 20m (default: 10m)")
 	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
@@ -119,16 +139,22 @@ func (c commands) showRepo(r api.Repo, err error) error {
 
 func repos(found ...api.Repo) cli.View {
 	v := cli.View{JSON: found, Header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BEHIND", "BUILT", "CHECKED",
-		"MANAGERS", "REASON"}}
+		"MANAGERS", "LEFT OUT", "REASON"}}
 	for _, r := range found {
 		var managers []string
 		for _, p := range r.Projects {
 			managers = append(managers, p.Manager)
 		}
+		var left []string
+		for _, gap := range r.Left {
+			if !slices.Contains(left, gap.What) {
+				left = append(left, gap.What)
+			}
+		}
 		v.Names = append(v.Names, r.Name)
 		v.Rows = append(v.Rows, []string{r.Name, r.Status, cli.OrDash(r.Image),
 			cli.OrDash(r.Commit[:min(len(r.Commit), 10)]), strconv.Itoa(r.Behind), cli.Ago(r.Built), cli.Ago(r.Checked),
-			cli.Joined(managers), cli.OrDash(chat.FirstLine(r.Reason))})
+			cli.Joined(managers), cli.Joined(left), cli.OrDash(chat.FirstLine(r.Reason))})
 	}
 	return v
 }
@@ -251,9 +277,16 @@ func (c commands) buildResult(b api.RepoBuilt) error {
 		return nil
 	case b.Success:
 		c.Hint("image %s of commit %.10s, %s, in %s", b.Image, b.Commit, b.Mode, took)
+		for _, gap := range b.Left {
+			c.Hint("left out: %s", chat.FirstLine(gap.Why))
+		}
 		return nil
 	}
-	err := errors.Newf(errors.Unavailable, "%s", cli.OrElse(b.Error, b.Status))
+	kind := errors.Kind(cli.OrElse(b.Kind, string(errors.Unavailable)))
+	err := errors.Newf(kind, "%s", cli.OrElse(b.Error, b.Status))
+	if kind == errors.Invalid { // the repository is wrong, not the use of this command
+		err = errors.Exit(err, 1)
+	}
 	if b.Stage != "" {
 		err = errors.Stage(err, b.Stage)
 	}

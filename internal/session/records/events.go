@@ -53,6 +53,8 @@ type RepoImage struct {
 	Branch string    `json:"branch"`
 	Commit string    `json:"image_commit"`
 	Built  time.Time `json:"image_built_at"`
+	// LFS and Submodules mean that the image has these parts, which an update has to fetch, too.
+	LFS, Submodules bool `json:"-"`
 }
 
 // Synced is the result of updating a session that started from an image of its repository.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet"
-	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
@@ -250,27 +250,64 @@ func (a *attempt) detect(ctx context.Context) (Plan, map[string]string, error) {
 	if err != nil {
 		return Plan{}, nil, err
 	}
-	plan, locks, err := Detect(tree)
+	plan, locks, err := Detect(tree, a.repo.Recipe.Parts)
 	if err != nil {
 		return Plan{}, nil, err
 	}
 	for _, p := range plan.Projects {
 		text := "found " + p.Manager + " in " + p.Dir
+		if p.Pin != "" {
+			text += ", " + p.Pin + " (" + p.PinFrom + ")"
+		}
 		if p.Node != "" {
 			text += ", Node.js " + p.Node + " (" + p.NodeFrom + ")"
+		}
+		if p.Python != "" {
+			text += ", Python " + p.Python + " (" + p.PythonFrom + ")"
 		}
 		a.note(text)
 	}
 	if len(plan.Projects) == 0 {
 		a.note("found no package manager")
 	}
+	a.build.Left = nil
+	for _, gap := range plan.Left {
+		a.leave(gap)
+	}
 	return plan, locks, nil
+}
+
+// leave records a part that the image will lack.
+func (a *attempt) leave(gap Gap) {
+	a.build.Left = append(a.build.Left, gap)
+	a.note("left out: " + gap.Why)
 }
 
 // finish runs the repository's own commands, and creates and verifies the image.
 func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string, install bool) error {
 	a.build.Plan, a.build.Locks = plan, locks
-	for _, s := range steps(a.repo.Recipe, plan, install) {
+	if plan.LFS || plan.Submodules {
+		if err := a.stage("parts", "", func() error {
+			_, err := a.script(ctx, a.box, command{text: partsScript, params: []string{a.repo.Dir,
+				strconv.FormatBool(plan.LFS), strconv.FormatBool(plan.Submodules)}})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	ready := plan
+	if install {
+		if err := a.stage("python", "", func() (err error) {
+			ready, err = a.python(ctx, plan)
+			return err
+		}); err != nil {
+			return err
+		}
+	} else {
+		a.build.Left = append(a.build.Left, slices.DeleteFunc(slices.Clone(a.repo.Left),
+			func(g Gap) bool { return g.What != gapPython })...)
+	}
+	for _, s := range steps(a.repo.Recipe, ready, install) {
 		if err := a.step(ctx, s); err != nil {
 			return err
 		}
@@ -319,6 +356,7 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	}
 	a.repo.Image, a.repo.Commit, a.repo.Plan, a.repo.Locks, a.repo.Built = img.ID, a.build.Commit, plan, locks,
 		time.Now().UTC()
+	a.repo.Left = a.build.Left
 	return nil
 }
 
@@ -345,7 +383,7 @@ func (a *attempt) step(ctx context.Context, s step) error {
 			return err
 		}
 		code = result.ReturnCode
-		return stepError(s, result, a.log.last())
+		return stepError(s, result, a.log.last(), a.repo)
 	})
 	if err == nil {
 		return nil
@@ -358,44 +396,6 @@ func (a *attempt) step(ctx context.Context, s step) error {
 		return nil
 	}
 	return err
-}
-
-// full reports whether a program's output says that the disk, or the limit of a volume's files, is used up.
-func full(output string) bool {
-	return slices.ContainsFunc([]string{"No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"},
-		func(words string) bool { return strings.Contains(output, words) })
-}
-
-// stepError returns the error of a failed step, else nil.
-func stepError(s step, result commands.Result, output string) error {
-	short := strings.Join(strings.Fields(s.command), " ")
-	if len(short) > 100 {
-		short = strings.ToValidUTF8(short[:100], "") + "…"
-	}
-	where := ""
-	if s.dir != "." {
-		where = " in " + s.dir
-	}
-	switch {
-	case result.ReturnCode == 0:
-		return nil
-	case result.OutOfMemory:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "%q%s ran out of memory", short, where),
-			"give the sandbox more with --memory")
-	case full(output):
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk was full when %q ran%s", short, where),
-			"give the sandbox more with --disk")
-	case result.TimedOut:
-		return errors.Newf(errors.Timeout, "%q%s took too long", short, where)
-	case result.ReturnCode == 127:
-		return errors.Remedy(errors.Newf(errors.Unavailable, "%q%s needs a program that the image does not have",
-			short, where),
-			"name an image that contains it with --image, or install it with --setup")
-	case result.Why() != "":
-		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where,
-			result.ReturnCode, result.Why())
-	}
-	return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d", short, where, result.ReturnCode)
 }
 
 // verify boots the image and checks that the repository is usable in it.

@@ -1,37 +1,100 @@
 package repo
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
 
 // OverrideFile is the file in the root of a repository's tree that configures its build.
 const OverrideFile = "harvest.json"
 
-// MaxText is the size limit for files that Detect reads, in bytes. Larger files are treated as empty.
-const MaxText = 1 << 20
+const (
+	// MaxText is the size limit for files that Detect reads, in bytes. Larger files are treated as empty, except lock
+	// files, of which Detect needs the first headBytes.
+	MaxText   = 1 << 20
+	headBytes = 64 << 10
+)
 
 // Plan describes the needs of a repository.
 type Plan struct {
 	Projects []Project `json:"projects,omitempty"`
 	Override Override  `json:"override,omitzero"`
+	// Submodules and LFS mean that the image has the submodules and the large files of the repository.
+	Submodules bool `json:"submodules,omitempty"`
+	LFS        bool `json:"lfs,omitempty"`
+	// Left lists the parts of the repository that the image lacks.
+	Left []Gap `json:"-"`
+}
+
+// Gap is a part of a repository that its image lacks.
+type Gap struct {
+	What string `json:"what"` // "submodules", "lfs", "groups", "requirements", "python", "lock" or "directories"
+	Why  string `json:"why"`  // the missing part, and how to get it
+}
+
+// Parts selects parts of a repository that a build includes only on request. nil means unspecified.
+type Parts struct {
+	Submodules *bool `json:"submodules,omitempty"`
+	LFS        *bool `json:"lfs,omitempty"`
+	// Groups are the names of dependency groups, extras and requirements files of Python projects.
+	Groups *[]string `json:"groups,omitempty"`
+}
+
+// or returns the parts with those of other for unspecified ones.
+func (p Parts) or(other Parts) Parts {
+	return Parts{cmp.Or(p.Submodules, other.Submodules), cmp.Or(p.LFS, other.LFS), cmp.Or(p.Groups, other.Groups)}
+}
+
+// groups decides which groups of dependencies are installed.
+type groups struct{ asked *[]string }
+
+// usual are the groups that are installed unless others are requested.
+var usual = []string{"dev", "develop", "development", "test", "tests", "testing"}
+
+func (g groups) wants(name string) bool {
+	name = strings.ToLower(name)
+	if g.asked == nil {
+		return slices.Contains(usual, name)
+	}
+	return slices.ContainsFunc(*g.asked, func(asked string) bool { return strings.ToLower(asked) == name })
+}
+
+// split returns the wanted names and the others, sorted.
+func (g groups) split(names []string) (wanted, others []string) {
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if g.wants(name) {
+			wanted = append(wanted, name)
+		} else {
+			others = append(others, name)
+		}
+	}
+	return wanted, others
 }
 
 // Project is a directory with a package manager.
 type Project struct {
-	Dir     string `json:"dir"`     // within the repository, "." for its root
-	Manager string `json:"manager"` // "npm", "pnpm", "yarn", "yarn-berry", "pip", "uv", "poetry", "go", "cargo", "bundler", "composer"
+	Dir string `json:"dir"` // within the repository, "." for its root
+	// Manager is "npm", "pnpm", "yarn", "yarn-berry", "bun", "pip", "uv", "poetry", "pdm", "pipenv", "go", "cargo",
+	// "bundler" or "composer".
+	Manager string `json:"manager"`
+	// Pin is the package manager with its version, as written in PinFrom; "" if no version is requested.
 	Pin     string `json:"pin,omitempty"`
+	PinFrom string `json:"pin_from,omitempty"`
 	Lock    string `json:"lock,omitempty"` // lock file for the installation; "" if none
 	// Node is the requested version of Node.js, as written in NodeFrom; "" if none is requested.
 	Node     string `json:"node,omitempty"`
 	NodeFrom string `json:"node_from,omitempty"` // file with the version
+	// Python is the requested version of Python, as PEP 440 has it, such as "==3.12.*"; "" if none is requested.
+	Python     string `json:"python,omitempty"`
+	PythonFrom string `json:"python_from,omitempty"` // file with the version
 	// Workspace means that packages in subdirectories are installed together with it.
 	Workspace bool `json:"workspace,omitempty"`
 	// Hooks are the project's own scripts that run during installation.
@@ -50,6 +113,7 @@ type Override struct {
 	Build   *string `json:"build,omitempty"`
 	Test    *string `json:"test,omitempty"`
 	Root    bool    `json:"root,omitempty"`
+	Parts
 }
 
 // Tree contains a repository's files for Detect.
@@ -67,19 +131,21 @@ func (t Tree) text(dir, name string) []byte { return t.Text[path.Join(dir, name)
 
 // locks are the files that mark a directory below the root as a project.
 var locks = []string{
-	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "requirements.txt", "uv.lock",
-	"poetry.lock", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
+	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb",
+	"requirements.txt", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "Pipfile", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
 }
 
 // manifests list dependencies if there is no lock file; settings determine how they are installed.
 var (
-	manifests = []string{"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "Gemfile",
+	manifests = []string{"package.json", "pyproject.toml", "setup.py", "setup.cfg", "Cargo.toml", "Gemfile",
 		"composer.json", "go.work"}
 	settings = []string{
 		".nvmrc", ".node-version", ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".python-version",
-		".tool-versions", ".ruby-version", "rust-toolchain", "rust-toolchain.toml",
-		"go.sum", "go.work.sum", "requirements-dev.txt", OverrideFile,
+		".tool-versions", "mise.toml", ".mise.toml", ".bun-version", ".ruby-version", "rust-toolchain",
+		"rust-toolchain.toml", "go.sum", "go.work.sum", OverrideFile,
 	}
+	// contents says which files a clone has only pointers to.
+	contents = []string{".gitmodules", ".gitattributes"}
 )
 
 // skipped are directories whose projects do not belong to the repository, or are not needed to work on it.
@@ -94,7 +160,8 @@ const (
 // Wanted reports whether Detect needs the digest of a file.
 func Wanted(name string) bool {
 	base := path.Base(name)
-	if !slices.Contains(locks, base) && !slices.Contains(manifests, base) && !slices.Contains(settings, base) {
+	if !slices.Contains(locks, base) && !slices.Contains(manifests, base) && !slices.Contains(settings, base) &&
+		!slices.Contains(contents, base) && !isRequirements(name) {
 		return false
 	}
 	dirs := strings.Split(path.Dir(name), "/")
@@ -113,32 +180,40 @@ func Wanted(name string) bool {
 // NeedsText reports whether Detect needs the content of a Wanted file.
 func NeedsText(name string) bool {
 	switch path.Base(name) {
-	case "package.json", ".nvmrc", ".node-version", OverrideFile, "pyproject.toml", "yarn.lock", "requirements.txt":
+	case "package.json", ".nvmrc", ".node-version", OverrideFile, "pyproject.toml", "yarn.lock", "requirements.txt",
+		"pnpm-lock.yaml", "pnpm-workspace.yaml", ".tool-versions", "mise.toml", ".mise.toml", ".python-version",
+		"setup.cfg", ".gitmodules", ".gitattributes":
 		return true
 	}
-	return false
+	return isRequirements(name)
 }
 
 // Detect determines the needs of a repository. It also returns the digests of the files that determine them: while
-// neither the plan nor these digests change, dependencies need not be reinstalled. It returns Invalid if harvest.json
-// is malformed.
-func Detect(t Tree) (Plan, map[string]string, error) {
+// neither the plan nor these digests change, dependencies need not be reinstalled. asked takes precedence over the
+// parts that harvest.json requests. Detect returns Invalid if that file is malformed.
+func Detect(t Tree, asked Parts) (Plan, map[string]string, error) {
 	var plan Plan
 	if t.has(".", OverrideFile) {
-		if err := json.Unmarshal(t.text(".", OverrideFile), &plan.Override); err != nil {
+		if err := json.Unmarshal(withoutMark(t.text(".", OverrideFile)), &plan.Override); err != nil {
 			err := errors.Explainf(err, errors.Invalid, "the repository's %s cannot be read", OverrideFile)
 			return Plan{}, nil, errors.Remedy(err, `write {"install": "…", "build": "…", "test": "…"}`)
 		}
 	}
+	asked = asked.or(plan.Override.Parts)
+	t.parts(asked, &plan)
+	scan := scan{Tree: t, groups: groups{asked.Groups}, plan: &plan}
 	found := map[string]bool{".": true}
 	for name := range t.Digests {
 		if slices.Contains(locks, path.Base(name)) {
 			found[path.Dir(name)] = true
+		} else if isRequirements(name) && path.Base(path.Dir(name)) == "requirements" {
+			found[path.Dir(path.Dir(name))] = true
 		}
 	}
+	over := 0
 	var roots []string // of workspaces, which install the packages below them
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
-		for _, p := range t.projects(dir) {
+		for _, p := range scan.projects(dir) {
 			if p.isNode() && slices.ContainsFunc(roots, func(root string) bool {
 				return root == "." ||
 					strings.HasPrefix(dir, root+"/")
@@ -150,10 +225,65 @@ func Detect(t Tree) (Plan, map[string]string, error) {
 			}
 			if len(plan.Projects) < maxProjects {
 				plan.Projects = append(plan.Projects, p)
+			} else {
+				over++
 			}
 		}
 	}
+	if over > 0 {
+		scan.leave("directories", "%d more directories with dependencies are not installed: name the command that installs "+
+			"them with --install", over)
+	}
+	scan.unknownGroups()
 	return plan, t.inputs(plan), nil
+}
+
+// scan is the search for projects in a tree.
+type scan struct {
+	Tree
+	groups groups
+	plan   *Plan
+	known  []string // the groups that projects have
+}
+
+// leave records a part that the image will lack.
+func (s *scan) leave(what, format string, args ...any) {
+	s.plan.Left = append(s.plan.Left, Gap{what, fmt.Sprintf(format, args...)})
+}
+
+// unknownGroups reports requested groups that no project has.
+func (s *scan) unknownGroups() {
+	if s.groups.asked == nil {
+		return
+	}
+	for _, name := range *s.groups.asked {
+		if name != "" && !slices.ContainsFunc(s.known, func(k string) bool { return strings.EqualFold(k, name) }) {
+			s.leave("groups", "no project has the group %.60q: correct --group, or groups in %s", name, OverrideFile)
+		}
+	}
+}
+
+// parts decides about submodules and large files.
+func (t Tree) parts(asked Parts, plan *Plan) {
+	on := func(b *bool) bool { return b != nil && *b }
+	leave := func(what, why string) { plan.Left = append(plan.Left, Gap{what, why}) }
+	if n := bytes.Count(t.text(".", ".gitmodules"), []byte("[submodule ")); n > 0 {
+		if plan.Submodules = on(asked.Submodules); !plan.Submodules && asked.Submodules == nil {
+			leave("submodules", fmt.Sprintf("%d submodules are not fetched: --submodules, or submodules in %s, fetches them",
+				n, OverrideFile))
+		}
+	}
+	for name, text := range t.Text {
+		if path.Base(name) == ".gitattributes" && bytes.Contains(text, []byte("filter=lfs")) {
+			plan.LFS = true
+		}
+	}
+	if plan.LFS && !on(asked.LFS) {
+		plan.LFS = false
+		if asked.LFS == nil {
+			leave("lfs", fmt.Sprintf("large files are pointers: --lfs, or lfs in %s, fetches them", OverrideFile))
+		}
+	}
 }
 
 // inputs returns the files that determine the installed dependencies.
@@ -167,7 +297,7 @@ func (t Tree) inputs(plan Plan) map[string]string {
 		}
 	}
 	for name := range t.Digests { // including those of packages in workspaces
-		if slices.Contains(locks, path.Base(name)) {
+		if slices.Contains(locks, path.Base(name)) || isRequirements(name) {
 			add(".", name)
 		}
 	}
@@ -182,216 +312,15 @@ func (t Tree) inputs(plan Plan) map[string]string {
 }
 
 // projects returns the projects in a directory.
-func (t Tree) projects(dir string) []Project {
+func (s *scan) projects(dir string) []Project {
 	var all []Project
-	for _, find := range []func(string) (Project, bool){t.node, t.python, t.golang, t.rust, t.ruby, t.php} {
+	for _, find := range []func(string) (Project, bool){s.node, s.python, s.golang, s.rust, s.ruby, s.php} {
 		if p, ok := find(dir); ok {
 			p.Dir = dir
 			all = append(all, p)
 		}
 	}
 	return all
-}
-
-func (p Project) isNode() bool {
-	return slices.Contains([]string{"npm", "pnpm", "yarn", "yarn-berry"}, p.Manager)
-}
-
-// packageJSON contains the fields of package.json that Detect reads. Fields of the wrong type are treated as missing.
-type packageJSON struct {
-	Manager string
-	Volta   map[string]string
-	Engines map[string]string
-	Scripts map[string]string
-	Runtime string // of devEngines
-	// Workspaces reports whether the file defines workspaces.
-	Workspaces bool
-}
-
-func parsePackage(text []byte) (p packageJSON) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil {
-		return p
-	}
-	texts := func(name string) map[string]string {
-		var raw map[string]json.RawMessage
-		out := map[string]string{}
-		if json.Unmarshal(fields[name], &raw) != nil {
-			return out
-		}
-		for k, v := range raw {
-			var s string
-			if json.Unmarshal(v, &s) == nil {
-				out[k] = s
-			}
-		}
-		return out
-	}
-	_ = json.Unmarshal(fields["packageManager"], &p.Manager) // on error, it stays empty
-	p.Volta, p.Engines, p.Scripts = texts("volta"), texts("engines"), texts("scripts")
-	var dev struct {
-		Runtime struct{ Name, Version string }
-	}
-	if json.Unmarshal(fields["devEngines"], &dev) == nil && dev.Runtime.Name == "node" {
-		p.Runtime = dev.Runtime.Version
-	}
-	p.Workspaces = len(fields["workspaces"]) > 0 && string(fields["workspaces"]) != "null"
-	return p
-}
-
-// pinned matches a packageManager field: name, version, and perhaps a digest.
-var pinned = pattern.New(`^(npm|pnpm|yarn)@([0-9][0-9A-Za-z.-]*)(\+.*)?$`)
-
-func (t Tree) node(dir string) (Project, bool) {
-	if !t.has(dir, "package.json") {
-		return Project{}, false
-	}
-	pkg := parsePackage(t.text(dir, "package.json"))
-	p := Project{Manager: "npm", Workspace: pkg.Workspaces || t.has(dir, "pnpm-workspace.yaml")}
-	for _, lock := range []struct{ file, manager string }{
-		{"pnpm-lock.yaml", "pnpm"}, {"yarn.lock", "yarn"}, {"package-lock.json", "npm"}, {"npm-shrinkwrap.json", "npm"},
-	} {
-		if t.has(dir, lock.file) {
-			p.Manager, p.Lock = lock.manager, lock.file
-			break
-		}
-	}
-	version := ""
-	if m := pinned().FindStringSubmatch(pkg.Manager); m != nil {
-		if m[1] != p.Manager { // the field determines which lock file is used
-			p.Lock = ""
-			for file, manager := range map[string]string{"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn",
-				"package-lock.json": "npm"} {
-				if manager == m[1] && t.has(dir, file) {
-					p.Lock = file
-				}
-			}
-		}
-		p.Manager, version = m[1], m[2]
-		p.Pin = m[1] + "@" + m[2]
-	} else {
-		for _, name := range []string{"pnpm", "yarn", "npm"} {
-			if v := pkg.Volta[name]; v != "" && name == p.Manager {
-				p.Pin, version = name+"@"+v, v
-			}
-		}
-	}
-	if p.Manager == "yarn" && berry(version, t.has(dir, ".yarnrc.yml"), t.text(dir, "yarn.lock")) {
-		p.Manager = "yarn-berry"
-	}
-	p.Node, p.NodeFrom = t.nodeVersion(dir, pkg)
-	for _, name := range []string{"preinstall", "install", "postinstall", "prepare"} {
-		if s := pkg.Scripts[name]; s != "" {
-			p.Hooks += name + ": " + s + "\n"
-		}
-	}
-	p.nodeCommands(pkg)
-	return p, true
-}
-
-// berry reports whether Yarn is version 2 or newer, which has a different command line.
-func berry(version string, settings bool, lock []byte) bool {
-	if version != "" {
-		return version != "1" && !strings.HasPrefix(version, "1.")
-	}
-	if len(lock) > 0 {
-		return strings.Contains(string(lock[:min(len(lock), 4<<10)]), "__metadata:")
-	}
-	return settings
-}
-
-// nodeVersion returns the requested version, with the same precedence as the resolver of the agent image.
-func (t Tree) nodeVersion(dir string, pkg packageJSON) (version, from string) {
-	first := func(name string) string {
-		line, _, _ := strings.Cut(strings.TrimSpace(string(t.text(dir, name))), "\n")
-		line, _, _ = strings.Cut(line, "#")
-		return strings.TrimPrefix(strings.TrimSpace(line), "v")
-	}
-	for _, source := range []struct{ version, from string }{
-		{pkg.Volta["node"], "package.json volta"}, {first(".nvmrc"), ".nvmrc"},
-		{first(".node-version"), ".node-version"},
-		{pkg.Runtime, "package.json devEngines"}, {pkg.Engines["node"], "package.json engines"},
-	} {
-		if source.version != "" && len(source.version) <= 100 {
-			return source.version, source.from
-		}
-	}
-	return "", ""
-}
-
-// nodeCommands sets the commands that install, build and test a Node project.
-func (p *Project) nodeCommands(pkg packageJSON) {
-	run := "npm"
-	switch p.Manager {
-	case "npm":
-		p.Install = "npm install --no-package-lock --no-audit --no-fund"
-		if p.Lock != "" {
-			p.Install = "npm ci --no-audit --no-fund"
-		}
-	case "pnpm":
-		run, p.Install = "pnpm", "pnpm install --no-lockfile"
-		if p.Lock != "" {
-			p.Install = "pnpm install --frozen-lockfile"
-		}
-	case "yarn":
-		run, p.Install = "yarn", "yarn install --no-lockfile --non-interactive"
-		if p.Lock != "" {
-			p.Install = "yarn install --frozen-lockfile --non-interactive"
-		}
-	case "yarn-berry":
-		run, p.Install = "yarn", "yarn install"
-		if p.Lock != "" {
-			p.Install = "yarn install --immutable"
-		}
-	}
-	if pkg.Scripts["build"] != "" {
-		p.Build = run + " run build"
-	} else if p.Workspace {
-		switch p.Manager {
-		case "npm":
-			p.Build = "npm run build --workspaces --if-present"
-		case "pnpm":
-			p.Build = "pnpm --recursive --if-present run build"
-		}
-	}
-	// The placeholder of npm init is not a test.
-	if test := pkg.Scripts["test"]; test != "" && !strings.Contains(test, "no test specified") {
-		p.Test = run + " run test"
-	}
-}
-
-func (t Tree) python(dir string) (Project, bool) {
-	project := string(t.text(dir, "pyproject.toml"))
-	tested := strings.Contains(project, "pytest") || strings.Contains(string(t.text(dir, "requirements.txt")), "pytest")
-	const venv = "python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check "
-	p := Project{Build: ""}
-	switch {
-	case t.has(dir, "uv.lock"):
-		p.Manager, p.Lock, p.Install = "uv", "uv.lock", "uv sync --frozen"
-		if tested {
-			p.Test = "uv run --frozen pytest -q"
-		}
-		return p, true
-	case t.has(dir, "poetry.lock"):
-		p.Manager, p.Lock, p.Install = "poetry", "poetry.lock", "poetry install --no-interaction"
-		if tested {
-			p.Test = "poetry run pytest -q"
-		}
-		return p, true
-	case t.has(dir, "requirements.txt"):
-		p.Manager, p.Lock, p.Install = "pip", "requirements.txt", venv+"-r requirements.txt"
-		if t.has(dir, "requirements-dev.txt") {
-			p.Install += " -r requirements-dev.txt"
-		}
-	case t.has(dir, "setup.py") || strings.Contains(project, "[project]") || strings.Contains(project, "[tool.poetry]"):
-		p.Manager, p.Install = "pip", venv+"-e ."
-	default:
-		return Project{}, false
-	}
-	if tested {
-		p.Test = ".venv/bin/python -m pytest -q"
-	}
-	return p, true
 }
 
 func (t Tree) golang(dir string) (Project, bool) {
@@ -481,7 +410,7 @@ func (p Plan) same(other Plan) bool {
 		for i := range p.Projects {
 			p.Projects[i].Build, p.Projects[i].Test = "", ""
 		}
-		p.Override.Build, p.Override.Test = nil, nil
+		p.Override.Build, p.Override.Test, p.Left = nil, nil, nil
 		out, _ := json.Marshal(p) // cannot fail: strings and booleans
 		return string(out)
 	}

@@ -338,7 +338,11 @@ func failure(b Build) error {
 	if b.Error == "" {
 		return nil
 	}
-	return errors.Stage(errors.Newf(errors.Unavailable, "%s", b.Error), b.Stage)
+	err := errors.Stage(errors.Newf(errors.Kind(cmp.Or(b.Kind, string(errors.Unavailable))), "%s", b.Error), b.Stage)
+	if b.Remedy != "" {
+		err = errors.Remedy(err, "%s", b.Remedy)
+	}
+	return err
 }
 
 // save applies change to the current record of a repository and stores it.
@@ -395,6 +399,7 @@ func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (
 	if err != nil {
 		b.Status, b.Stage, b.Error, b.Remedy = Broken, errors.StageOf(err), logf.Redacted(errors.Message(err)),
 			errors.RemedyOf(err)
+		b.Kind = string(errors.KindOf(err))
 		logf.Warnf(ctx, "the image of %s could not be made: %v", a.repo.Name, err)
 	}
 	var builds []Build
@@ -448,6 +453,8 @@ type Found struct {
 	Commit string
 	Built  time.Time
 	Base   string // name of the base image in the recipe
+	// LFS and Submodules mean that the image has the large files and the submodules.
+	LFS, Submodules bool
 }
 
 // Find returns the image for sessions of a repository, or false. branch "" is the default branch.
@@ -469,7 +476,7 @@ func (m *Manager) Find(ctx context.Context, account, url, branch string) (Found,
 	}
 	r = all[i]
 	return Found{Repo: r.ID, Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built,
-		Base: r.Recipe.image()}, true
+		Base: r.Recipe.image(), LFS: r.Plan.LFS, Submodules: r.Plan.Submodules}, true
 }
 
 // Saw records how many commits a session found the image to be behind, unless the repository has a newer image.

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ const (
 	DefaultLimit = 10 * time.Minute
 	maxLimit     = 2 * time.Hour
 	maxCommand   = 16 << 10
+	maxGroups    = 50
 )
 
 // Repo is the record of a registered repository: a snapshot that does not change by itself.
@@ -51,6 +53,7 @@ type Repo struct {
 	Commit  string `json:"commit,omitempty"`
 	Default string `json:"default_branch,omitempty"` // branch of the image
 	Plan    Plan   `json:"plan,omitzero"`
+	Left    []Gap  `json:"left_out,omitempty"` // parts of the repository that the image lacks
 	// Locks maps paths to git's digests of the files that determine dependencies.
 	Locks        map[string]string `json:"locks,omitempty"`
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
@@ -115,6 +118,8 @@ type Recipe struct {
 	Test    *string `json:"test,omitempty"` // a failure is only recorded
 	Root    bool    `json:"root,omitempty"` // run the commands as root, not as the image's user
 
+	Parts
+
 	LimitSeconds float64 `json:"limit_seconds,omitempty"` // of a whole build; 0 means 600
 	// Sandbox contains the parameters of the build's sandbox, as for sessions: image, secrets, network and limits.
 	// Its Env is not stored, so it must be empty.
@@ -156,6 +161,7 @@ type Build struct {
 	Success bool   `json:"success"`
 
 	Stage  string `json:"failed_stage,omitempty"` // failed step
+	Kind   string `json:"kind,omitempty"`         // class of the error: a client/errors.Kind
 	Error  string `json:"error,omitempty"`        // one sentence
 	Remedy string `json:"remedy,omitempty"`
 	Output string `json:"output,omitempty"` // last lines of the step's output
@@ -166,7 +172,9 @@ type Build struct {
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
 	Locks        map[string]string `json:"locks,omitempty"`
 	Plan         Plan              `json:"plan,omitzero"`
-	Node         string            `json:"node,omitempty"` // version that ran
+	Left         []Gap             `json:"left_out,omitempty"`
+	Node         string            `json:"node,omitempty"`   // version that ran
+	Python       string            `json:"python,omitempty"` // version of the environment of a project of pip
 	Steps        []Ran             `json:"steps,omitempty"`
 	Started      time.Time         `json:"started_at"`
 	Ended        time.Time         `json:"ended_at,omitzero"`
@@ -303,6 +311,11 @@ func (r Recipe) check() error {
 		if len(*command) > maxCommand || strings.ContainsRune(*command, 0) {
 			return errors.Newf(errors.Invalid, "the %s command is too long, or has a NUL byte", what)
 		}
+	}
+	if r.Groups != nil && (len(*r.Groups) > maxGroups ||
+		slices.ContainsFunc(*r.Groups, func(g string) bool { return !simpleName().MatchString(g) || len(g) > maxName })) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid groups %.150q", *r.Groups),
+			"give up to %d names of dependency groups or extras, such as dev", maxGroups)
 	}
 	if !(r.LimitSeconds >= 0 && r.LimitSeconds <= maxLimit.Seconds()) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "limit_seconds cannot be %v", r.LimitSeconds),

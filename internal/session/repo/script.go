@@ -3,7 +3,9 @@ package repo
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -52,8 +54,10 @@ var stepEnv = map[string]string{
 // The scripts. Their parameters are $1, $2, ….
 const (
 	// lookScript prints the refs of the remote: URL, branch.
-	lookScript = `if [ -n "$2" ]; then exec git ls-remote --symref -- "$1" HEAD "refs/heads/$2"; fi; exec git ` +
-		`ls-remote --symref -- "$1" HEAD`
+	// Without a branch, and if HEAD names a branch that does not exist, it prints some of the branches.
+	lookScript = `if [ -n "$2" ]; then exec git ls-remote --symref -- "$1" HEAD "refs/heads/$2"; fi
+head=$(git ls-remote --symref -- "$1" HEAD)
+if [ -n "$head" ]; then echo "$head"; else git ls-remote --heads -- "$1" | head -n 20; fi`
 	// dirScript creates the directory for the repository, as root, and changes its owner to the given user:
 	// directory, uid:gid.
 	dirScript = `[ -d "$1" ] || { mkdir -p "$1"; chown "$2" "$1"; }`
@@ -68,6 +72,37 @@ git remote set-url origin "$1"
 git fetch --progress --prune --force --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
 git checkout --quiet --force -B "$2" "refs/remotes/origin/$2"
 git rev-parse --verify HEAD`
+	// readScript prints files, each with its size on a line before it: directory, size limit. Its input has a line for
+	// each file: its digest, and a smaller limit for files of which the beginning is enough.
+	readScript = `cd "$1"
+while read -r id most; do
+	size=$(git cat-file -s "$id")
+	if [ "$most" -lt "$2" ] && [ "$size" -gt "$most" ]; then size=$most; fi
+	if [ "$size" -gt "$2" ]; then size=0; fi
+	echo "$size"
+	if [ "$size" -gt 0 ]; then git cat-file blob "$id" | head -c "$size"; fi
+done`
+	// partsScript fetches the parts that a clone omits: directory, whether the large files, whether the submodules. The
+	// allowed protocols are those with which git does not start a program of the repository's choice.
+	partsScript = `cd "$1"
+if [ "$2" = true ]; then git lfs install --local --skip-smudge >/dev/null; git lfs pull; fi
+if [ "$3" = true ]; then
+	export GIT_ALLOW_PROTOCOL=https:http:ssh:git
+	git submodule --quiet sync --recursive
+	git submodule update --init --recursive --force --progress
+	if [ "$2" = true ]; then git submodule --quiet foreach --recursive 'git lfs pull'; fi
+fi`
+	// pythonsScript prints the interpreters of the sandbox, each with its version.
+	pythonsScript = `IFS=:
+for dir in $PATH; do
+	for program in "$dir/python3" "$dir"/python3.[0-9] "$dir"/python3.[0-9][0-9]; do
+		[ -x "$program" ] || continue
+		version=$("$program" -c 'import platform; print(platform.python_version())' 2>/dev/null) || continue
+		echo "$program $version"
+	done
+done`
+	// uvScript installs a version of Python with uv: specifier. It fails without uv.
+	uvScript = `command -v uv >/dev/null; uv python install "$1" >&2; command -v uv`
 	// cleanScript removes files that no session needs, as root: directory, owner, seconds. It also removes files from
 	// caches that are old and were not read recently.
 	cleanScript = `find /tmp -mindepth 1 -maxdepth 1 -exec rm -rf {} + 2>/dev/null || true
@@ -171,6 +206,9 @@ func gitError(text, reason string, code int) error {
 	case has("No space left on device", "Disk quota exceeded"): // the latter at the limit of a volume's files
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk is full: %s", said),
 			"give the sandbox more with --disk")
+	case has("'lfs' is not a git command"):
+		return errors.Remedy(errors.Newf(errors.Unsupported, "the image has no git-lfs"),
+			"use the image \"agent\", or install git-lfs with --setup")
 	case has("could not read Username", "Authentication failed", "Permission denied (publickey)", "error: 401",
 		"error: 403"):
 		return errors.Remedy(errors.Newf(errors.Unauthenticated, "the repository's server requires a token: %s", said),
@@ -231,9 +269,26 @@ func parseRemote(out, branch string) (remote, error) {
 		return remote{branch, commit}, nil
 	case len(refs) == 0 && branch == head:
 		return remote{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository is empty"), "push a commit first")
+	case branch == "" && head == "":
+		return headless(refs)
 	}
 	return remote{}, errors.Remedy(errors.Newf(errors.NotFound, "the repository has no branch %.100q", branch),
 		"name another one with --branch")
+}
+
+// headless returns the branch of a repository whose HEAD names a branch that does not exist: the only one, else none.
+func headless(refs map[string]string) (remote, error) {
+	var names []string
+	for _, ref := range slices.Sorted(maps.Keys(refs)) {
+		if name, ok := strings.CutPrefix(ref, "refs/heads/"); ok && isHash(refs[ref]) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 1 {
+		return remote{names[0], refs["refs/heads/"+names[0]]}, nil
+	}
+	err := errors.Newf(errors.NotFound, "the repository's HEAD names a branch that does not exist")
+	return remote{}, errors.Remedy(err, "name a branch with --branch, such as %.200s", strings.Join(names, ", "))
 }
 
 func isHash(text string) bool {
@@ -243,7 +298,8 @@ func isHash(text string) bool {
 // inspect reads the checked-out tree.
 func (a *attempt) inspect(ctx context.Context) (Tree, error) {
 	args := []string{a.repo.Dir}
-	for _, name := range slices.Concat(locks, manifests, settings) {
+	for _, name := range append(slices.Concat(locks, manifests, settings, contents), "*requirements*.txt",
+		"requirements/*.txt") {
 		args = append(args, ":(glob)**/"+name)
 	}
 	listing, err := a.script(ctx, a.box, command{text: `cd "$1"; shift; exec git ls-files -s -z -- "$@"`,
@@ -262,17 +318,14 @@ func (a *attempt) inspect(ctx context.Context) (Tree, error) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		ask.WriteString(t.Digests[name] + "\n")
+		most := MaxText
+		if slices.Contains(locks, path.Base(name)) {
+			most = headBytes
+		}
+		fmt.Fprintf(&ask, "%s %d\n", t.Digests[name], most)
 	}
-	const read = `cd "$1"
-while read -r id; do
-	size=$(git cat-file -s "$id")
-	if [ "$size" -gt "$2" ]; then size=0; fi
-	echo "$size"
-	if [ "$size" -gt 0 ]; then git cat-file blob "$id"; fi
-done`
-	texts, err := a.script(ctx, a.box, command{text: read, params: []string{a.repo.Dir, strconv.Itoa(MaxText)},
-		stdin: strings.NewReader(ask.String()), quiet: true})
+	texts, err := a.script(ctx, a.box, command{text: readScript,
+		params: []string{a.repo.Dir, strconv.Itoa(MaxText)}, stdin: strings.NewReader(ask.String()), quiet: true})
 	if err != nil {
 		return Tree{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -117,13 +118,49 @@ func TestParseRemote(t *testing.T) {
 		{heads, "none", remote{}, errors.NotFound},
 		{"", "", remote{}, errors.Invalid},
 		{"", "dev", remote{}, errors.NotFound},
-		{"noise\n" + hashA + "\trefs/heads/dev\n", "", remote{}, errors.NotFound},
+		{"noise\n" + hashA + "\trefs/heads/dev\n", "", remote{"dev", hashA}, ""}, // HEAD names a missing branch
+		{hashA + "\trefs/heads/dev\n" + hashB + "\trefs/heads/trunk\n", "", remote{}, errors.NotFound},
 		{"--evil\trefs/heads/dev\n", "dev", remote{}, errors.NotFound},
 	} {
 		got, err := parseRemote(c.out, c.branch)
 		if got != c.want || err == nil != (c.kind == "") || err != nil && errors.KindOf(err) != c.kind {
 			t.Errorf("%q, %q: %+v, %v", c.out, c.branch, got, err)
 		}
+	}
+}
+
+// TestMissingHead checks the remote branches that a repository with a HEAD without a branch has, with git itself.
+func TestMissingHead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s %q: %v", name, args, err)
+		}
+		return string(out)
+	}
+	commit := func(branch string) {
+		run("git", "checkout", "--quiet", "-b", branch)
+		run("git", "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty", "-m", "x")
+	}
+	run("git", "init", "--quiet", "--initial-branch=gone")
+	commit("dev")
+	run("git", "symbolic-ref", "HEAD", "refs/heads/gone")
+	look := func() (remote, error) { return parseRemote(run("/bin/sh", "-euc", lookScript, "sh", dir, ""), "") }
+	if got, err := look(); err != nil || got.branch != "dev" || !isHash(got.commit) {
+		t.Errorf("one branch: %+v, %v", got, err)
+	}
+	commit("trunk")
+	run("git", "symbolic-ref", "HEAD", "refs/heads/gone")
+	if _, err := look(); !errors.Is(err, errors.NotFound) ||
+		!strings.Contains(errors.Message(err), "HEAD names a branch that does not exist") ||
+		!strings.Contains(errors.RemedyOf(err), "--branch, such as dev, trunk") {
+		t.Errorf("two branches: %v, %s", err, errors.RemedyOf(err))
 	}
 }
 
@@ -217,21 +254,48 @@ func TestErrorsOfSteps(t *testing.T) {
 		text   string
 	}{
 		{commands.Result{}, "", "", ""},
-		{commands.Result{ReturnCode: 1}, "", errors.Unavailable, "in web ended with exit code 1"},
+		{commands.Result{ReturnCode: 1}, "", errors.Invalid, "in web ended with exit code 1"},
+		{commands.Result{ReturnCode: 1}, "npm error code ETIMEDOUT", errors.Unavailable, "could not be reached"},
+		{commands.Result{ReturnCode: 1}, "npm error 503 Service Unavailable - GET https://x/y", errors.Unavailable, "refused"},
+		{commands.Result{ReturnCode: 1}, "TestServer: got 503 things, want 502", errors.Invalid, "exit code 1"},
+		{commands.Result{ReturnCode: 1}, "E: Temporary failure resolving 'deb.debian.org'", errors.Unavailable, "server"},
+		{commands.Result{ReturnCode: 1}, "go: errors parsing go.mod: go.mod:3: invalid go version '1.24.0'", errors.Unsupported,
+			"newer Go"},
+		{commands.Result{ReturnCode: 1}, "Error: pg_config executable not found.", errors.Unsupported, "PostgreSQL"},
 		{commands.Result{ReturnCode: 1, Reason: "the sandbox ended"}, "", errors.Unavailable, "the sandbox ended"},
-		{commands.Result{ReturnCode: 127}, "", errors.Unavailable, "does not have"},
+		{commands.Result{ReturnCode: 127}, "", errors.Unsupported, "does not have"},
+		{commands.Result{ReturnCode: 127}, "sh: 1: make: not found\n/bin/sh: 1: cargo: not found\n", errors.Unsupported,
+			"needs cargo, which"},
 		{commands.Result{ReturnCode: 137, OutOfMemory: true}, "", errors.Exhausted, "memory"},
 		{commands.Result{ReturnCode: 1}, "npm ERR! ENOSPC", errors.Exhausted, "disk was full"},
 		{commands.Result{ReturnCode: 1}, "npm ERR! EDQUOT", errors.Exhausted, "disk was full"},
 		{commands.Result{ReturnCode: 1}, "tar: a: Cannot open: Disk quota exceeded", errors.Exhausted, "disk was full"},
 		{commands.Result{ReturnCode: 124, TimedOut: true}, "", errors.Timeout, "too long"},
 	} {
-		err := stepError(s, c.result, c.output)
+		err := stepError(s, c.result, c.output, Repo{Name: "o/n", URL: "https://example.org/o/n"})
 		if err == nil != (c.kind == "") || err != nil &&
 			(errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) ||
 				len(errors.Message(err)) > 300) {
 			t.Errorf("%+v: %v", c.result, err)
 		}
+	}
+	other := "true"
+	for _, c := range []struct{ command, remedy string }{
+		{"go mod download", "harvest repo rm o/n && harvest repo add 'https://example.org/o/n' --setup '" + setupGo + "'"},
+		{"cargo fetch --locked", "--setup 'apt-get update && apt-get install -y cargo'"},
+		{"bundle config set --local path vendor/bundle && bundle install", "--setup 'apt-get update && apt-get install -y bundler"},
+		{"npm ci", "--image agent"}, {"odd; thing", "--image, or install it with --setup"},
+	} {
+		err := stepError(step{stage: "install", dir: ".", command: c.command}, commands.Result{ReturnCode: 127}, "",
+			Repo{Name: "o/n", URL: "https://example.org/o/n"})
+		if !strings.Contains(errors.RemedyOf(err), c.remedy) {
+			t.Errorf("%s: %s", c.command, errors.RemedyOf(err))
+		}
+	}
+	err := stepError(step{stage: "install", dir: ".", command: "go build"}, commands.Result{ReturnCode: 127}, "",
+		Repo{Recipe: Recipe{Setup: &other}})
+	if !strings.HasPrefix(errors.RemedyOf(err), "add this to the command of --setup: ") {
+		t.Error(errors.RemedyOf(err))
 	}
 }
 

@@ -10,6 +10,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
 
+// movedScript brings the submodules and the large files that an image has to the commit of the work tree: otherwise they
+// would count as the agent's changes. A failure is no reason to stop: git status shows them.
+const movedScript = `
+	[ ! -d .git/modules ] || GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule --quiet update --init --recursive >&2 || true
+	[ ! -d .git/lfs ] || git lfs pull >&2 || true`
+
 // catchUpScript fetches commits that are newer than the image and fast-forwards to them if the work tree is
 // unchanged. It prints how many commits the image is behind, and the starting commit. Its parameters: directory,
 // branch, commit of the image.
@@ -20,7 +26,7 @@ new=$(git rev-parse "refs/remotes/origin/$2") base=$3
 behind=$(git rev-list --count "$base..$new")
 if [ "$new" != "$base" ] && [ "$(git rev-parse HEAD)" = "$base" ] && git diff --quiet HEAD --; then
 	if git merge --quiet --ff-only "$new" >&2 || git reset --quiet --keep "$new" >&2; then
-		base=$new
+		base=$new` + movedScript + `
 		git config harvest.base "$base"
 		git update-ref refs/harvest/reported "$base"
 	fi
@@ -62,7 +68,9 @@ else
 fi
 old=$(git rev-parse HEAD)
 base=$(git rev-parse "$new^{commit}")
-[ "$base" = "$old" ] || git reset --quiet --hard "$base"
+if [ "$base" != "$old" ]; then
+	git reset --quiet --hard "$base"` + movedScript + `
+fi
 start=$base` + applyScript + `
 if [ "$start" != "$old" ]; then
 	git diff --quiet "$old" "$start" -- "$@" || exit 9

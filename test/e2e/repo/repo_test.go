@@ -289,7 +289,7 @@ func testBadRepositories(t *testing.T, h *host.Host, g *host.Git) {
 		{[]string{"add", g.URL("fault"), "--name", "fault"}, 5, "registered already"},
 		{[]string{"add", g.URL("a"), "--limit", "9h"}, 2, "limit"},
 		{[]string{"add", g.URL("fault"), "--name", "nobranch", "--image", "base", "--branch", "missing"},
-			75, "no branch"},
+			4, "no branch"},
 		{[]string{"get", "nobody"}, 4, "there is no repository"},
 		{[]string{"log", "nobody"}, 4, "there is no repository"},
 		{[]string{"log", "fault", "bld_x"}, 4, "no such build"},

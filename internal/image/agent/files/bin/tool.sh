@@ -1,6 +1,7 @@
 #!/bin/sh
-# node, npm, npx, pnpm, pnpx, yarn, yarnpkg: runs the version that the project around the working directory asks for, by
-# package.json (volta, packageManager, devEngines, engines), .nvmrc or .node-version, and the image's own where nothing does.
+# node, npm, npx, pnpm, pnpx, yarn, yarnpkg, bun, bunx: runs the version that the project around the working directory asks for, by
+# package.json (volta, packageManager, devEngines, engines), .nvmrc, .node-version, .tool-versions, mise.toml or a lock file of pnpm, and
+# the image's own where nothing does. Bun is not in the image: the newest is installed.
 # What a project asks for is found out, and installed, by resolve.js, once: the decision is kept under the digests of these files.
 # HARVEST_NODE=default, or a version, comes before what the project says.
 set -f
@@ -37,8 +38,11 @@ decide() {
 # pinned looks for files that may say something, in the working directory and above it, and not in installed packages.
 pinned() {
 	dir=${PWD%%/node_modules/*}
-	names='.nvmrc .node-version package.json'
-	[ "$tool" != pnpm ] || names="$names pnpm-lock.yaml"
+	names='.nvmrc .node-version .tool-versions mise.toml .mise.toml package.json'
+	case $tool in
+	pnpm) names="$names pnpm-lock.yaml" ;;
+	bun) names="$names .bun-version" ;;
+	esac
 	while :; do
 		for name in $names; do
 			[ -f "$dir/$name" ] && set -- "$@" "$dir/$name"
@@ -46,7 +50,7 @@ pinned() {
 		[ -n "$dir" ] && [ "$dir" != / ] || break
 		dir=${dir%/*}
 	done
-	[ $# -gt 0 ] || [ -n "$HARVEST_NODE" ] || return
+	[ $# -gt 0 ] || [ -n "$HARVEST_NODE" ] || [ "$tool" = bun ] || return
 	decide "$@" /dev/null
 }
 
@@ -54,7 +58,7 @@ case $tool in
 yarnpkg) tool=yarn ;;
 corepack) # projects that enable it get what it does anyway
 	case $1 in
-	npm | npx | pnpm | pnpx | yarn | yarnpkg) tool=$1 && shift ;;
+	npm | npx | pnpm | pnpx | yarn | yarnpkg | bun) tool=$1 && shift ;;
 	enable | disable | prepare | install | use | up) exit 0 ;;
 	*) echo "corepack is not here: npm, pnpm and yarn follow package.json's packageManager by themselves" >&2 && exit 1 ;;
 	esac
@@ -62,6 +66,7 @@ corepack) # projects that enable it get what it does anyway
 esac
 case $tool in
 pnpx) tool=pnpm && set -- dlx "$@" ;;
+bunx) tool=bun && set -- x "$@" ;;
 esac
 case $tool in
 npm) script=$home/node_modules/npm/bin/npm-cli.js ;;
@@ -70,7 +75,7 @@ pnpm) script=$home/node_modules/@pnpm/exe.linux-x64/pnpm ;;
 yarn) script=$home/node_modules/yarn/bin/yarn.js ;;
 esac
 case $HARVEST_NODE in
-default) ;;
+default) [ "$tool" != bun ] || decide /dev/null ;;
 */*) echo "HARVEST_NODE is default, or a version such as 20 or 20.11.1" >&2 && exit 1 ;;
 *) pinned ;;
 esac

@@ -53,6 +53,9 @@ const tools = {
   }
 }
 
+// Bun has no version in the image. Its program for old processors runs on all of them.
+tools.bun = { name: 'Bun', own: () => '', package: () => '@oven/bun-linux-x64-baseline', main: 'bin/bun' }
+
 let keep = true // whether the decision follows from the files alone
 
 function readJSON (file) {
@@ -118,6 +121,28 @@ function within (limit, lock) {
   return semver.validRange(limit.want) && semver.intersects(limit.want, lock.want) ? { ...lock, limit: limit.want } : limit
 }
 
+// The names of tools in the files of asdf and mise.
+const names = { node: ['nodejs', 'node'] }
+
+// listed returns the version of a tool in .tool-versions (asdf) or mise.toml.
+function listed (file, name) {
+  const known = names[name] || [name]
+  if (file.endsWith('.tool-versions')) {
+    const lines = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '').split(/\r?\n/).map(l => l.replace(/#.*/, '').trim().split(/\s+/))
+    const [, version] = lines.find(([tool]) => known.includes(tool)) || []
+    return version || ''
+  }
+  const read = 'import json, sys, tomllib; json.dump(tomllib.loads(open(sys.argv[1], encoding="utf-8-sig").read()).get("tools", {}), sys.stdout, default=str)'
+  const done = spawnSync('python3', ['-c', read, file], { encoding: 'utf8' })
+  if (done.status !== 0) {
+    say(`${file} is passed over: ${(done.stderr || String(done.error || '')).trim().split('\n').pop()}`)
+    return ''
+  }
+  const tools = JSON.parse(done.stdout)
+  const [first] = [].concat(tools[known.find(k => tools[k])] || '')
+  return text(first && typeof first === 'object' ? first.version : first)
+}
+
 // wish returns what the files say about a tool: { want, from }, or nothing. soft ones are limits, which the image's version meets or not.
 function wish (name) {
   if (process.env.HARVEST_NODE && name === 'node') return { want: process.env.HARVEST_NODE, from: 'HARVEST_NODE' }
@@ -131,13 +156,15 @@ function wish (name) {
     if (manifest) want.push([text(volta(manifest)[name]), `${manifest} (volta)`])
     if (name === 'node') {
       for (const base of ['.nvmrc', '.node-version']) if (has(base)) want.push([firstLine(has(base)), has(base)])
-      want.push([devEngine(json, 'runtime', name), `${manifest} (devEngines)`])
     } else {
       const [, manager, version] = /^(@?[^@]+)@(.+)$/.exec(text(json.packageManager)) || []
       if (manager === name) want.push([version, `${manifest} (packageManager)`, pin])
       want.push([devEngine(json, 'packageManager', name), `${manifest} (devEngines)`])
+      if (has(`.${name}-version`)) want.push([firstLine(has(`.${name}-version`)), has(`.${name}-version`)])
     }
-    const found = want.find(([w]) => w)
+    for (const base of ['.tool-versions', 'mise.toml', '.mise.toml']) if (has(base)) want.push([listed(has(base), name), has(base)])
+    want.push([devEngine(json, 'runtime', name), `${manifest} (devEngines)`])
+    const found = want.find(([w]) => w && !/^(ref|path|prefix|sub-\d+):/.test(w))
     if (found) return found[2] ? found[2](found[0], found[1]) : { want: found[0], from: found[1] }
     const limit = json.engines && text(json.engines[name])
     if (limit && !soft) soft = { want: limit, from: `${manifest} (engines)`, soft: true }
@@ -348,6 +375,7 @@ function get (name, wished) {
 // manager returns what is wished for of a package manager. An npm goes with its node, unless the project says otherwise.
 function manager (name, node) {
   const wished = wish(tools[name].like || name)
+  if (name === 'bun') return wished && !wished.soft ? wished : { want: '*', from: 'the project', ...wished, soft: false }
   if (tools[name].name !== 'npm' || (wished && !wished.soft)) return wished
   const from = `Node.js ${node}`
   if (semver.gte(node, '24.0.0')) return { want: '11', from }
