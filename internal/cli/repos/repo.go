@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
@@ -101,11 +102,25 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 		values[name] = f.String(name, "", text)
 	}
 	f.StringVar(&req.Branch, "branch", "", "branch (default: the default branch of the repository)")
+	parts = partFlags(f, &req)
+	f.BoolVar(&req.Root, "root", false, "run the commands as root, not as the image's user")
+	f.Var(&limit, "limit", "time limit of a build, such as 20m (default: 10m)")
+	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
+	f.BoolVar(&later, "later", false, "do not build the image now")
+	box.Add(cmd)
+	f.Lookup("name").Usage = "name of the repository (default: owner/name of the address)"
+	f.Lookup("image").Usage = "base image (default: agent)"
+	return cmd
+}
+
+// partFlags adds the flags that select parts of a repository. The returned function copies those that were given to req.
+func partFlags(f *pflag.FlagSet, req *api.RepoRequest) func() {
 	submodules := f.Bool("submodules", false, "fetch submodules (https, http, ssh and git only)")
 	lfs := f.Bool("lfs", false, "fetch large files (git-lfs)")
-	groups := f.StringArray("group", nil, "dependency group, extra or requirements file of Python projects to install, "+
+	groups := f.StringArray("group", nil, "dependency group, extra or requirements file of Python projects to "+
+		"install, "+
 		"such as docs; repeatable, '' for none (default: dev and test)")
-	parts = func() {
+	return func() {
 		if f.Changed("submodules") {
 			req.Submodules = submodules
 		}
@@ -117,14 +132,6 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 			req.Groups = &names
 		}
 	}
-	f.BoolVar(&req.Root, "root", false, "run the commands as root, not as the image's user")
-	f.Var(&limit, "limit", "time limit of a build, such as 20m (default: 10m)")
-	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
-	f.BoolVar(&later, "later", false, "do not build the image now")
-	box.Add(cmd)
-	f.Lookup("name").Usage = "name of the repository (default: owner/name of the address)"
-	f.Lookup("image").Usage = "base image (default: agent)"
-	return cmd
 }
 
 // showRepo shows a repository unless err is set.

@@ -11,7 +11,8 @@ import (
 // newerGit is the remedy for repositories in a format that the installed git does not know.
 const newerGit = "update git on this machine, or use the older format: "
 
-// refusals map git's refusals of a repository of this machine to remedies, in which DIR is the directory. The first match
+// refusals map git's refusals of a repository of this machine to remedies, in which DIR is the directory. The first
+// match
 // counts.
 var refusals = []struct{ said, remedy string }{
 	{"dubious ownership", "if you trust its files, run: git config --global --add safe.directory DIR"},
@@ -26,7 +27,8 @@ var refusals = []struct{ said, remedy string }{
 	{"ermission denied", "make the repository readable for you"},
 }
 
-// refused returns the error for a directory in which git could not read a commit, or could not find a repository. err is
+// refused returns the error for a directory in which git could not read a commit, or could not find a repository. err
+// is
 // the error of git. The result hides nothing that git says, except that there is no repository or no commit.
 func refused(err error, said, dir, what, remedy string) error {
 	if errors.Is(err, exec.ErrNotFound) {

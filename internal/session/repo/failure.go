@@ -12,7 +12,8 @@ import (
 // The commands that install what the images of Harvest lack, as root, on their Debian.
 const (
 	update  = "apt-get update && apt-get install -y "
-	setupGo = "echo deb http://deb.debian.org/debian bookworm-backports main >/etc/apt/sources.list.d/backports.list && " +
+	setupGo = "echo deb http://deb.debian.org/debian bookworm-backports main " +
+		">/etc/apt/sources.list.d/backports.list && " +
 		update + "-t bookworm-backports golang-go"
 	setupRust = update + "cargo"
 	setupRuby = update + "bundler ruby-dev"
@@ -26,7 +27,8 @@ var setups = map[string]string{
 	"java": update + "default-jdk", "javac": update + "default-jdk", "mvn": update + "default-jdk maven",
 	"gradle": update + "default-jdk gradle", "cmake": update + "cmake", "pkg-config": update + "pkg-config",
 	"python": update + "python-is-python3", "perl": update + "perl", "protoc": update + "protobuf-compiler",
-	"psql": update + "postgresql-client", "pg_config": update + "libpq-dev", "mysql_config": update + "default-libmysqlclient-dev",
+	"psql": update + "postgresql-client", "pg_config": update + "libpq-dev", "mysql_config": update +
+		"default-libmysqlclient-dev",
 	"uv": "pip install --break-system-packages uv", "poetry": "pip install --break-system-packages poetry",
 	"pdm": "pip install --break-system-packages pdm", "pipenv": update + "pipenv",
 	"npm": "", "npx": "", "pnpm": "", "yarn": "", "bun": "", "node": "", // of the agent image
@@ -56,8 +58,10 @@ var missing = pattern.New(`(?m)(?:^|[:\s])([A-Za-z0-9][A-Za-z0-9._+-]*): (?:comm
 // temporary matches the output of programs that could not reach a server, or that a server refused for now.
 var temporary = pattern.New(`ETIMEDOUT|ECONNRESET|ECONNREFUSED|EAI_AGAIN|ENOTFOUND|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|` +
 	`socket hang up|Temporary failure (in name resolution|resolving)|[Cc]ould not resolve|Name or service not known|` +
-	`no such host|[Cc]onnection (reset|refused|timed out|aborted)|[Nn]etwork is unreachable|TLS handshake timeout|i/o timeout|` +
-	`[Rr]ead timed out|Read timeout|Max retries exceeded|(error|status|HTTP|code|returned)[^\n]{0,20} (429|50[0234])\b|` +
+	`no such host|[Cc]onnection (reset|refused|timed out|aborted)|[Nn]etwork is unreachable|TLS handshake ` +
+	`timeout|i/o timeout|` +
+	`[Rr]ead timed out|Read timeout|Max retries exceeded|(error|status|HTTP|code|returned)[^\n]{0,20} ` +
+	`(429|50[0234])\b|` +
 	`Bad Gateway|Service Unavailable|Gateway Time-?out|Failed to fetch http|spurious network error`)
 
 // full reports whether a program's output says that the disk, or the limit of a volume's files, is used up.
@@ -104,9 +108,11 @@ func stepError(s step, result commands.Result, output string, r Repo) error {
 	}
 	if temporary().MatchString(output) {
 		return errors.Remedy(failed(errors.Unavailable, ": a server could not be reached, or refused"),
-			"see the log: harvest repo log %s; check that the sandbox may reach the server (--network), and try again", r.Name)
+			"see the log: harvest repo log %s; check that the sandbox may reach the server (--network), and try "+
+				"again", r.Name)
 	}
-	return errors.Remedy(failed(errors.Invalid, ""), "see the log: harvest repo log %s; correct the repository, or name "+
+	return errors.Remedy(failed(errors.Invalid, ""), "see the log: harvest repo log %s; correct the repository, or "+
+		"name "+
 		"another command with --%s or in %s", r.Name, s.stage, OverrideFile)
 }
 
@@ -139,6 +145,7 @@ func again(r Repo, setup string) string {
 	if r.Recipe.Setup != nil && *r.Recipe.Setup != "" {
 		return "add this to the command of --setup: " + setup
 	}
-	return "register it again, with the flags that it had and a setup: harvest repo rm " + r.Name + " && harvest repo add " +
+	return "register it again, with the flags that it had and a setup: harvest repo rm " + r.Name +
+		" && harvest repo add " +
 		quoted(r.URL) + " --setup " + quoted(setup)
 }

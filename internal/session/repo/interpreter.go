@@ -19,7 +19,8 @@ const newVenv = "python3 -m venv .venv"
 // interpreter is a Python of a sandbox.
 type interpreter struct{ program, version string }
 
-// python returns the plan with the interpreters that its projects of pip request: those of the image, or uv's. The other
+// python returns the plan with the interpreters that its projects of pip request: those of the image, or uv's. The
+// other
 // managers choose by themselves. A version that the image lacks is left out, with the image's own in its place.
 func (a *attempt) python(ctx context.Context, plan Plan) (Plan, error) {
 	plan.Projects = slices.Clone(plan.Projects)
@@ -47,7 +48,8 @@ func (a *attempt) python(ctx context.Context, plan Plan) (Plan, error) {
 			return plan, context.Cause(ctx)
 		case len(all) > 0:
 			a.build.Python = all[0].version
-			a.leave(Gap{gapPython, p.PythonFrom + " requests Python " + p.Python + ", but the image has " + all[0].version +
+			a.leave(Gap{gapPython, p.PythonFrom + " requests Python " + p.Python + ", but the image has " +
+				all[0].version +
 				" and no uv that can fetch it: name an image that has it with --image, or install it with --setup"})
 		}
 	}

@@ -214,7 +214,8 @@ func (t Tree) nodeVersion(dir string, pkg packageJSON) (version, from string) {
 	for _, source := range []struct{ version, from string }{
 		{pkg.Volta["node"], "package.json volta"}, {first(".nvmrc"), ".nvmrc"},
 		{first(".node-version"), ".node-version"}, {t.tool(dir, ".tool-versions", "nodejs", "node"), ".tool-versions"},
-		{t.tool(dir, "mise.toml", "node", "nodejs"), "mise.toml"}, {t.tool(dir, ".mise.toml", "node", "nodejs"), ".mise.toml"},
+		{t.tool(dir, "mise.toml", "node", "nodejs"), "mise.toml"}, {t.tool(dir, ".mise.toml", "node", "nodejs"),
+			".mise.toml"},
 		{pkg.Dev["runtime node"].Version, "package.json devEngines"}, {pkg.Engines["node"], "package.json engines"},
 	} {
 		if source.version != "" && len(source.version) <= 100 {

@@ -70,7 +70,8 @@ func (s *scan) python(dir string) (Project, bool) {
 			Install: fetched("poetry") + "poetry install --no-interaction" + s.poetry(dir, pyproject)}
 	case s.has(dir, "pdm.lock"):
 		runs = "pdm run "
-		p = Project{Manager: "pdm", Lock: "pdm.lock", Install: fetched("pdm") + "pdm sync --no-self" + s.pdm(dir, pyproject)}
+		p = Project{Manager: "pdm", Lock: "pdm.lock",
+			Install: fetched("pdm") + "pdm sync --no-self" + s.pdm(dir, pyproject)}
 		if table(pyproject, "project") != nil {
 			p.Install = strings.Replace(p.Install, " --no-self", "", 1)
 		}
@@ -106,8 +107,10 @@ func (s *scan) python(dir string) (Project, bool) {
 
 // fetched returns a command that installs a package manager into an environment of its own, unless the image has it.
 func fetched(manager string) string {
-	return fmt.Sprintf("export PATH=\"$HOME/.local/bin:$HOME/.local/share/%[1]s/bin:$PATH\"; command -v %[1]s >/dev/null || "+
-		"{ python3 -m venv ~/.local/share/%[1]s && ~/.local/share/%[1]s/bin/pip install --disable-pip-version-check %[1]s; "+
+	return fmt.Sprintf("export PATH=\"$HOME/.local/bin:$HOME/.local/share/%[1]s/bin:$PATH\"; command -v %[1]s "+
+		">/dev/null || "+
+		"{ python3 -m venv ~/.local/share/%[1]s && ~/.local/share/%[1]s/bin/pip install "+
+		"--disable-pip-version-check %[1]s; "+
 		"} && ", manager)
 }
 
@@ -221,10 +224,13 @@ func (s *scan) pip(dir string, pyproject map[string]any, files []string) string 
 	extras = append(extras, keysOf(table(pyproject, "tool", "poetry", "extras"))...)
 	extras = append(extras, extrasOf(string(s.text(dir, "setup.cfg")))...)
 	named := table(pyproject, "dependency-groups")
-	built := s.has(dir, "setup.py") || table(pyproject, "project") != nil || table(pyproject, "tool", "poetry") != nil ||
+	built := s.has(dir, "setup.py") || table(pyproject, "project") != nil ||
+		table(pyproject, "tool", "poetry") != nil ||
 		table(pyproject, "build-system") != nil && s.has(dir, "setup.cfg")
-	if !built && s.has(dir, "setup.cfg") && pyproject == nil && strings.Contains(string(s.text(dir, "setup.cfg")), "[metadata]") {
-		s.leave("requirements", "%s has no pyproject.toml or setup.py, without which pip cannot install it: add one, or name "+
+	if !built && s.has(dir, "setup.cfg") && pyproject == nil && strings.Contains(string(s.text(dir, "setup.cfg")),
+		"[metadata]") {
+		s.leave("requirements", "%s has no pyproject.toml or setup.py, without which pip cannot install it: add "+
+			"one, or name "+
 			"the command with --install", path.Join(dir, "setup.cfg"))
 	}
 	names := slices.Collect(maps.Keys(named))
@@ -234,7 +240,8 @@ func (s *scan) pip(dir string, pyproject map[string]any, files []string) string 
 	wanted := s.pick(dir, names...)
 	if built && len(files) == 0 {
 		project := "."
-		if with := slices.DeleteFunc(slices.Clone(wanted), func(n string) bool { return !slices.Contains(extras, n) }); len(with) > 0 {
+		with := slices.DeleteFunc(slices.Clone(wanted), func(n string) bool { return !slices.Contains(extras, n) })
+		if len(with) > 0 {
 			project = "'.[" + strings.Join(with, ",") + "]'"
 		}
 		arguments += " -e " + project
@@ -330,7 +337,8 @@ func (t Tree) pythonVersion(dir string, pyproject map[string]any) (version, from
 	poetry, _ := table(pyproject, "tool", "poetry", "dependencies")["python"].(string)
 	for _, source := range []struct{ version, from string }{
 		{exactly(line), ".python-version"}, {exactly(t.tool(dir, ".tool-versions", "python")), ".tool-versions"},
-		{exactly(t.tool(dir, "mise.toml", "python")), "mise.toml"}, {exactly(t.tool(dir, ".mise.toml", "python")), ".mise.toml"},
+		{exactly(t.tool(dir, "mise.toml", "python")), "mise.toml"}, {exactly(t.tool(dir, ".mise.toml", "python")),
+			".mise.toml"},
 		{requires, "pyproject.toml requires-python"}, {caret(poetry), "pyproject.toml poetry"},
 	} {
 		if source.version != "" && len(source.version) <= 100 {

@@ -313,7 +313,10 @@ func (r Recipe) check() error {
 		}
 	}
 	if r.Groups != nil && (len(*r.Groups) > maxGroups ||
-		slices.ContainsFunc(*r.Groups, func(g string) bool { return !simpleName().MatchString(g) || len(g) > maxName })) {
+		slices.ContainsFunc(*r.Groups, func(g string) bool {
+			return !simpleName().MatchString(g) ||
+				len(g) > maxName
+		})) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid groups %.150q", *r.Groups),
 			"give up to %d names of dependency groups or extras, such as dev", maxGroups)
 	}

@@ -25,40 +25,52 @@ var shapes = []shape{
 	{"package-lock.json, .nvmrc", map[string]string{"package.json": "{}", "package-lock.json": "{}", ".nvmrc": "20\n"}},
 	{"npm-shrinkwrap.json", map[string]string{"package.json": "{}", "npm-shrinkwrap.json": "{}"}},
 	{"package.json", map[string]string{"package.json": "{}"}},
-	{"package.json with a byte order mark", map[string]string{"package.json": "\ufeff" + `{"engines": {"node": ">=20"}}`}},
+	{"package.json with a byte order mark", map[string]string{"package.json": "\ufeff" +
+		`{"engines": {"node": ">=20"}}`}},
 	{"pnpm-lock.yaml 9.0", map[string]string{"package.json": "{}", "pnpm-lock.yaml": "lockfileVersion: '9.0'\n"}},
 	{"pnpm-lock.yaml 6.0", map[string]string{"package.json": "{}", "pnpm-lock.yaml": "lockfileVersion: '6.0'\n"}},
 	{"pnpm-lock.yaml 5.4", map[string]string{"package.json": "{}", "pnpm-lock.yaml": "lockfileVersion: 5.4\n"}},
-	{"pnpm with a digest", map[string]string{"package.json": `{"packageManager": "pnpm@9.1.0+sha512.ab"}`, "pnpm-lock.yaml": ""}},
+	{"pnpm with a digest", map[string]string{"package.json": `{"packageManager": "pnpm@9.1.0+sha512.ab"}`,
+		"pnpm-lock.yaml": ""}},
 	{"pnpm by an address", map[string]string{
 		"package.json": `{"packageManager": "pnpm@https://example.org/pnpm-9.1.0.tgz"}`, "pnpm-lock.yaml": ""}},
 	{"devEngines as a list", map[string]string{"package.json": `{"devEngines": {"packageManager": [{"name": "pnpm", ` +
 		`"version": "9.x"}], "runtime": [{"name": "node", "version": "24"}]}}`, "pnpm-lock.yaml": ""}},
 	{"engines and pnpm-lock.yaml", map[string]string{"package.json": `{"engines": {"pnpm": ">=9"}}`,
 		"pnpm-lock.yaml": "lockfileVersion: '9.0'\n"}},
-	{"pnpm-workspace.yaml with packages", map[string]string{"package.json": "{}", "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+	{"pnpm-workspace.yaml with packages", map[string]string{"package.json": "{}",
+		"pnpm-lock.yaml":      "lockfileVersion: '9.0'\n",
 		"pnpm-workspace.yaml": "packages: [web]\n", "web/package.json": "{}", "web/package-lock.json": ""}},
-	{"pnpm-workspace.yaml with settings only", map[string]string{"package.json": "{}", "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+	{"pnpm-workspace.yaml with settings only", map[string]string{"package.json": "{}",
+		"pnpm-lock.yaml":      "lockfileVersion: '9.0'\n",
 		"pnpm-workspace.yaml": "autoInstallPeers: true\n", "web/package.json": "{}", "web/package-lock.json": ""}},
 	{"yarn.lock of Yarn 1", map[string]string{"package.json": "{}", "yarn.lock": yarnOne}},
-	{"yarn.lock of Yarn 4", map[string]string{"package.json": `{"packageManager": "yarn@4.5.0"}`, "yarn.lock": "__metadata:\n"}},
+	{"yarn.lock of Yarn 4", map[string]string{"package.json": `{"packageManager": "yarn@4.5.0"}`,
+		"yarn.lock": "__metadata:\n"}},
 	{"bun.lock", map[string]string{"package.json": "{}", "bun.lock": "{}"}},
 	{"bun.lockb", map[string]string{"package.json": "{}", "bun.lockb": ""}},
-	{".tool-versions", map[string]string{"package.json": "{}", "package-lock.json": "", ".tool-versions": "nodejs 24.0.0\n"}},
-	{"mise.toml", map[string]string{"package.json": "{}", "package-lock.json": "", "mise.toml": "[tools]\nnode = \"24\"\n"}},
-	{"volta", map[string]string{"package.json": `{"volta": {"node": "18.20.8", "yarn": "1.22.19"}}`, "yarn.lock": yarnOne}},
+	{".tool-versions", map[string]string{"package.json": "{}", "package-lock.json": "",
+		".tool-versions": "nodejs 24.0.0\n"}},
+	{"mise.toml", map[string]string{"package.json": "{}", "package-lock.json": "",
+		"mise.toml": "[tools]\nnode = \"24\"\n"}},
+	{"volta", map[string]string{"package.json": `{"volta": {"node": "18.20.8", "yarn": "1.22.19"}}`,
+		"yarn.lock": yarnOne}},
 	{"requirements.txt, requirements-dev.txt", map[string]string{"requirements.txt": "", "requirements-dev.txt": ""}},
-	{"requirements/*.txt", map[string]string{"requirements/base.txt": "", "requirements/test.txt": "", "requirements/docs.txt": ""}},
+	{"requirements/*.txt", map[string]string{"requirements/base.txt": "", "requirements/test.txt": "",
+		"requirements/docs.txt": ""}},
 	{"pyproject.toml with extras", map[string]string{
 		"pyproject.toml": projectPy + "[project.optional-dependencies]\ntest = []\ngpu = []\n"}},
 	{"pyproject.toml with dependency groups", map[string]string{
 		"pyproject.toml": projectPy + "[dependency-groups]\ndev = [\"pytest>=8\"]\ndocs = []\n"}},
-	{"setup.py, setup.cfg with extras", map[string]string{"setup.py": "", "setup.cfg": "[options.extras_require]\ntest = pytest\n"}},
+	{"setup.py, setup.cfg with " +
+		"extras", map[string]string{"setup.py": "", "setup.cfg": "[options.extras_require]\ntest = pytest\n"}},
 	{"setup.cfg", map[string]string{"setup.cfg": "[metadata]\nname = a\n"}},
 	{".python-version 3.12", map[string]string{"requirements.txt": "", ".python-version": "3.12\n"}},
 	{"requires-python", map[string]string{"pyproject.toml": projectPy + "requires-python = \">=3.9\"\n"}},
-	{"uv.lock", map[string]string{"pyproject.toml": projectPy + "[dependency-groups]\ndev = []\ntest = []\n", "uv.lock": ""}},
-	{"poetry.lock", map[string]string{"pyproject.toml": "[tool.poetry]\n[tool.poetry.group.docs]\noptional = true\n", "poetry.lock": ""}},
+	{"uv.lock", map[string]string{"pyproject.toml": projectPy + "[dependency-groups]\ndev = []\ntest = []\n",
+		"uv.lock": ""}},
+	{"poetry.lock", map[string]string{"pyproject.toml": "[tool.poetry]\n[tool.poetry.group.docs]\noptional = true\n",
+		"poetry.lock": ""}},
 	{"pdm.lock", map[string]string{"pyproject.toml": projectPy, "pdm.lock": ""}},
 	{"Pipfile.lock", map[string]string{"Pipfile": "", "Pipfile.lock": ""}},
 	{"Pipfile", map[string]string{"Pipfile": ""}},
@@ -70,7 +82,8 @@ var shapes = []shape{
 	{".gitmodules", map[string]string{".gitmodules": "[submodule \"a\"]\n"}},
 	{".gitattributes with filter=lfs", map[string]string{".gitattributes": "*.bin filter=lfs\n"}},
 	{"harvest.json with submodules and lfs", map[string]string{".gitmodules": "[submodule \"a\"]\n",
-		".gitattributes": "*.bin filter=lfs\n", OverrideFile: `{"submodules": true, "lfs": true, "install": "make deps"}`}},
+		".gitattributes": "*.bin filter=lfs\n", OverrideFile: `{"submodules": true, "lfs": true, "install": "make ` +
+			`deps"}`}},
 	{"nothing that is known", map[string]string{"main.c": ""}},
 }
 
@@ -88,7 +101,8 @@ func (s shape) row(t *testing.T) string {
 			name += " in " + p.Dir
 		}
 		found = append(found, name)
-		for _, v := range [][2]string{{p.Pin, p.PinFrom}, {"Node.js " + p.Node, p.NodeFrom}, {"Python " + p.Python, p.PythonFrom}} {
+		for _, v := range [][2]string{{p.Pin, p.PinFrom}, {"Node.js " + p.Node, p.NodeFrom}, {"Python " + p.Python,
+			p.PythonFrom}} {
 			if v[1] != "" {
 				versions = append(versions, fmt.Sprintf("%s (%s)", v[0], v[1]))
 			}
@@ -97,12 +111,14 @@ func (s shape) row(t *testing.T) string {
 		if strings.HasPrefix(p.Install, fetched(p.Manager)) {
 			said = append(said, p.Manager+" comes from PyPI")
 		}
-		if _, ok := choose([]interpreter{{"python3", "3.11.2"}}, p.Python); p.Python != "" && p.Manager == "pip" && !ok {
+		if _, ok := choose([]interpreter{{"python3", "3.11.2"}}, p.Python); p.Python != "" && p.Manager == "pip" &&
+			!ok {
 			said = append(said, "python, unless the image has uv")
 		}
 		program, _, _ := strings.Cut(p.Install, " ")
 		if setup := setups[program]; setup != "" {
-			err := stepError(step{stage: "install", dir: ".", command: p.Install}, commands.Result{ReturnCode: 127}, "", Repo{})
+			err := stepError(step{stage: "install", dir: ".", command: p.Install}, commands.Result{ReturnCode: 127},
+				"", Repo{})
 			if !strings.Contains(errors.RemedyOf(err), setup) {
 				t.Errorf("%s: %s", s.about, errors.RemedyOf(err))
 			}

@@ -146,7 +146,8 @@ func TestMissingHead(t *testing.T) {
 	}
 	commit := func(branch string) {
 		run("git", "checkout", "--quiet", "-b", branch)
-		run("git", "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty", "-m", "x")
+		run("git", "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty", "-m",
+			"x")
 	}
 	run("git", "init", "--quiet", "--initial-branch=gone")
 	commit("dev")
@@ -256,10 +257,13 @@ func TestErrorsOfSteps(t *testing.T) {
 		{commands.Result{}, "", "", ""},
 		{commands.Result{ReturnCode: 1}, "", errors.Invalid, "in web ended with exit code 1"},
 		{commands.Result{ReturnCode: 1}, "npm error code ETIMEDOUT", errors.Unavailable, "could not be reached"},
-		{commands.Result{ReturnCode: 1}, "npm error 503 Service Unavailable - GET https://x/y", errors.Unavailable, "refused"},
+		{commands.Result{ReturnCode: 1}, "npm error 503 Service Unavailable - GET https://x/y", errors.Unavailable,
+			"refused"},
 		{commands.Result{ReturnCode: 1}, "TestServer: got 503 things, want 502", errors.Invalid, "exit code 1"},
-		{commands.Result{ReturnCode: 1}, "E: Temporary failure resolving 'deb.debian.org'", errors.Unavailable, "server"},
-		{commands.Result{ReturnCode: 1}, "go: errors parsing go.mod: go.mod:3: invalid go version '1.24.0'", errors.Unsupported,
+		{commands.Result{ReturnCode: 1}, "E: Temporary failure resolving 'deb.debian.org'", errors.Unavailable,
+			"server"},
+		{commands.Result{ReturnCode: 1}, "go: errors parsing go.mod: go.mod:3: invalid go version '1.24.0'",
+			errors.Unsupported,
 			"newer Go"},
 		{commands.Result{ReturnCode: 1}, "Error: pg_config executable not found.", errors.Unsupported, "PostgreSQL"},
 		{commands.Result{ReturnCode: 1, Reason: "the sandbox ended"}, "", errors.Unavailable, "the sandbox ended"},
@@ -281,9 +285,11 @@ func TestErrorsOfSteps(t *testing.T) {
 	}
 	other := "true"
 	for _, c := range []struct{ command, remedy string }{
-		{"go mod download", "harvest repo rm o/n && harvest repo add 'https://example.org/o/n' --setup '" + setupGo + "'"},
+		{"go mod download", "harvest repo rm o/n && harvest repo add 'https://example.org/o/n' --setup '" + setupGo +
+			"'"},
 		{"cargo fetch --locked", "--setup 'apt-get update && apt-get install -y cargo'"},
-		{"bundle config set --local path vendor/bundle && bundle install", "--setup 'apt-get update && apt-get install -y bundler"},
+		{"bundle config set --local path vendor/bundle && bundle install",
+			"--setup 'apt-get update && apt-get install -y bundler"},
 		{"npm ci", "--image agent"}, {"odd; thing", "--image, or install it with --setup"},
 	} {
 		err := stepError(step{stage: "install", dir: ".", command: c.command}, commands.Result{ReturnCode: 127}, "",

@@ -10,7 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
 
-// movedScript brings the submodules and the large files that an image has to the commit of the work tree: otherwise they
+// movedScript brings the submodules and the large files that an image has to the commit of the work tree: otherwise
+// they
 // would count as the agent's changes. A failure is no reason to stop: git status shows them.
 const movedScript = `
 	[ ! -d .git/modules ] || GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule --quiet update --init --recursive >&2 || true
