@@ -64,12 +64,13 @@ func (c *Client) follow(ctx context.Context, path string, body io.Reader, media 
 
 // readEvents is readFrames for events without ids.
 func readEvents(r io.Reader, each func(name string, data []byte) error) error {
-	return readFrames(r, func(_, name string, data []byte) error { return each(name, data) })
+	return readFrames(r, func(string) error { return nil },
+		func(_, name string, data []byte) error { return each(name, data) })
 }
 
-// readFrames calls each for every server-sent event of r, until each returns an error or r ends. For IDs without an
-// event it calls each without name and data. It skips comments and unknown fields.
-func readFrames(r io.Reader, each func(id, name string, data []byte) error) error {
+// readFrames calls each for every server-sent event of r, until each returns an error or r ends. A frame without data is
+// no event: if it has an ID, readFrames calls alone with it. It skips comments and unknown fields.
+func readFrames(r io.Reader, alone func(id string) error, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
 	id, name, data, some := "", "", []byte(nil), false
@@ -83,7 +84,7 @@ func readFrames(r io.Reader, each func(id, name string, data []byte) error) erro
 			}
 			id, name, data, some = "", "", nil, false
 		case lines.Text() == "" && id != "":
-			if err := each(id, "", nil); err != nil {
+			if err := alone(id); err != nil {
 				return err
 			}
 			id, name = "", ""

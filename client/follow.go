@@ -116,15 +116,25 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 	}
 	defer resp.Body.Close()
 	l.ever = true
-	return readFrames(resp.Body, func(id, name string, data []byte) error {
+	move := func(id string) (n int64, err error) {
+		if n, err = strconv.ParseInt(id, 10, 64); err != nil {
+			return 0, broken(io.ErrUnexpectedEOF)
+		}
+		f.After, f.Tail = n, 0
+		return n, nil
+	}
+	alone := func(id string) error { // at the start of the stream
+		_, err := move(id)
+		return err
+	}
+	return readFrames(resp.Body, alone, func(id, name string, data []byte) error {
 		e := api.Event{Type: name, Data: data}
 		if id != "" {
-			if e.ID, err = strconv.ParseInt(id, 10, 64); err != nil {
-				return broken(io.ErrUnexpectedEOF)
+			if e.ID, err = move(id); err != nil {
+				return err
 			}
-			f.After, f.Tail = e.ID, 0
 		}
-		if name == "" { // start of the stream
+		if name == "" {
 			return nil
 		}
 		l.pause = firstAgain

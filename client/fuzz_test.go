@@ -9,7 +9,7 @@ import (
 
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{"event: a\ndata: b\n\n", "data: 1\ndata: 2\n\n", ":\n\nevent\n\n",
-		"id: 1\r\ndata:x\n\n", "data"} {
+		"id: 1\r\ndata:x\n\n", "data", "id:0\n\n", "id:0\nevent:x\n\n"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
