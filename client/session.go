@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
@@ -15,10 +16,29 @@ func (c *Client) CreateSession(ctx context.Context, req api.SessionRequest) (api
 	return ask[api.Session](ctx, c, http.MethodPost, api.Sessions, nil, req)
 }
 
+// Upload sends a file ahead of the session that names it as BundleID or PatchID. It reads r once, so it does not retry.
+// The upload expires; RemoveUpload removes it earlier. Sessions keep their files.
+func (c *Client) Upload(ctx context.Context, r io.Reader) (up api.FileUpload, err error) {
+	// With Expect, the server can refuse the request before the file is sent.
+	header := http.Header{"Content-Type": {api.TypeBytes}, "Expect": {"100-continue"}}
+	resp, err := c.do(ctx, http.MethodPost, api.Uploads, nil, r, header)
+	if err != nil {
+		return up, err
+	}
+	defer resp.Body.Close()
+	return up, broken(json.NewDecoder(resp.Body).Decode(&up))
+}
+
+// RemoveUpload removes a file that was sent ahead.
+func (c *Client) RemoveUpload(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, api.Path(api.Upload, id), nil, nil, nil)
+}
+
 // WarmSession announces a session that will probably be created, so that the server can make one like it ahead. It
 // sends neither the prompt nor the person's commits.
 func (c *Client) WarmSession(ctx context.Context, req api.SessionRequest) error {
 	req.Prompt, req.Bundle, req.Shallow, req.Uncommitted, req.Limits = "", nil, nil, nil, api.SessionLimits{}
+	req.BundleID = ""
 	return c.call(ctx, http.MethodPost, api.SessionsWarm, nil, req, nil)
 }
 
@@ -36,8 +56,8 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil)
 }
 
-// EndSessionKeeping is EndSession, but returns Conflict if changes of the agent would be lost that cannot be handed
-// back: those in submodules, in other work trees and on other branches.
+// EndSessionKeeping is EndSession, but returns Conflict if changes of the agent would be lost: those that no client has
+// taken, and those in submodules, in other work trees and on other branches.
 func (c *Client) EndSessionKeeping(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.Sessioned, ref), url.Values{"discard": {"false"}}, nil, nil)
 }
@@ -73,14 +93,34 @@ func (c *Client) Answer(ctx context.Context, ref, question string, answer api.An
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionAnswer, ref, question), nil, answer, nil)
 }
 
-// SessionDiff returns the agent's changes in a repository ("" for the first) as a patch, which the caller closes.
-func (c *Client) SessionDiff(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionDiff, ref), ofRepository(repository), http.Header{})
+// Work is the work of an agent. The caller closes it.
+type Work struct {
+	io.ReadCloser
+	Changes string // identifies the changes, for TakenChanges
 }
 
-// SessionBundle returns the work branch as a git bundle, which the caller closes.
-func (c *Client) SessionBundle(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionBundle, ref), ofRepository(repository), http.Header{})
+// SessionDiff returns the agent's changes in a repository ("" for the first) as a patch.
+func (c *Client) SessionDiff(ctx context.Context, ref, repository string) (*Work, error) {
+	return c.work(ctx, api.Path(api.SessionDiff, ref), repository)
+}
+
+// TakenChanges records that the caller has the changes of a Work, so that the session can end without a warning.
+func (c *Client) TakenChanges(ctx context.Context, ref, repository, changes string) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionTaken, ref), nil,
+		api.TakenRequest{Repository: repository, Changes: changes}, nil)
+}
+
+func (c *Client) work(ctx context.Context, path, repository string) (*Work, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, ofRepository(repository), nil, http.Header{})
+	if err != nil {
+		return nil, err
+	}
+	return &Work{&checkedBody{resp.Body}, resp.Header.Get(api.HeaderChanges)}, nil
+}
+
+// SessionBundle returns the work branch as a git bundle.
+func (c *Client) SessionBundle(ctx context.Context, ref, repository string) (*Work, error) {
+	return c.work(ctx, api.Path(api.SessionBundle, ref), repository)
 }
 
 func ofRepository(name string) url.Values {

@@ -121,6 +121,8 @@ const (
 	// kept. In that case, and if a command may have started, the response says that it was done before.
 	HeaderIdempotency = "Idempotency-Key"
 	// HeaderReplayed is "true" on a repeated response.
+	// HeaderChanges identifies the changes in a diff or a bundle of a session.
+	HeaderChanges  = "Harvest-Changes"
 	HeaderReplayed = "Idempotency-Replayed"
 )
 

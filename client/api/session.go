@@ -17,18 +17,29 @@ const (
 	SessionEvents   = "/v1/sessions/{id}/events" // ?after=&tail=
 	SessionDiff     = "/v1/sessions/{id}/diff"
 	SessionBundle   = "/v1/sessions/{id}/bundle"
+	SessionTaken    = "/v1/sessions/{id}/taken"
 	SessionSync     = "/v1/sessions/{id}/sync"
 	SessionPush     = "/v1/sessions/{id}/push"
 	SessionPull     = "/v1/sessions/{id}/pull-request"
 )
 
-// MaxBundle is the size limit for a bundle of a session, in bytes.
-const MaxBundle = 256 << 20
+// Routes of the files that clients send ahead of a session.
+const (
+	Uploads = "/v1/uploads"
+	Upload  = "/v1/uploads/{id}"
+)
+
+// MaxInline is the size limit for a SessionRequest with the bundle and the patch in it, in bytes.
+const MaxInline = MaxExec
+
+// MaxPatch is the size limit for the changes of a session as a patch, in bytes.
+const MaxPatch = 256 << 20
 
 // Content types of a session's results.
 const (
 	TypePatch  = "text/x-diff"
 	TypeBundle = "application/x-git-bundle"
+	TypeBytes  = "application/octet-stream"
 )
 
 // SessionRequest is the body of POST /v1/sessions.
@@ -44,8 +55,10 @@ type SessionRequest struct {
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the
 	// repository's host, "none" means no credentials.
 	GitSecret string `json:"git_secret,omitempty"`
-	// Bundle is the output of `git bundle create`: the repository is cloned from it, and repo is only its origin.
-	Bundle []byte `json:"bundle,omitempty"`
+	// Bundle is the output of `git bundle create`: the repository is cloned from it, and repo is only its origin. A
+	// bundle of more than a few MiB is uploaded first, and BundleID names it.
+	Bundle   []byte `json:"bundle,omitempty"`
+	BundleID string `json:"bundle_id,omitempty"`
 	// Shallow, for a bundle from a shallow repository, is its .git/shallow.
 	Shallow []byte `json:"shallow,omitempty"`
 	// Subdir is the directory of the first repository in which the agent starts; "" means its top.
@@ -68,6 +81,12 @@ type SessionRequest struct {
 	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
 }
 
+// TakenRequest is the body of POST /v1/sessions/{id}/taken.
+type TakenRequest struct {
+	Repository string `json:"repository,omitempty"` // "" means the first
+	Changes    string `json:"changes"`              // header Harvest-Changes of the diff or the bundle
+}
+
 // RepositoryRequest describes a repository to clone.
 type RepositoryRequest struct {
 	Repo       string `json:"repo"`
@@ -79,8 +98,16 @@ type RepositoryRequest struct {
 
 // Uncommitted contains the user's uncommitted changes.
 type Uncommitted struct {
-	Patch  []byte `json:"patch"` // output of `git diff --binary HEAD`
-	Author Author `json:"author"`
+	Patch   []byte `json:"patch,omitempty"`    // output of `git diff --binary HEAD`
+	PatchID string `json:"patch_id,omitempty"` // upload with the patch, instead of Patch
+	Author  Author `json:"author"`
+}
+
+// FileUpload is a file that waits for sessions: a bundle or a patch.
+type FileUpload struct {
+	ID      string    `json:"id"`
+	Size    int64     `json:"size_bytes"`
+	Expires time.Time `json:"expires_at"`
 }
 
 // Author is the author of commits.

@@ -41,6 +41,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/session"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
+	"github.com/RelevanceAI/harvest/internal/session/uploads"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
 
@@ -178,6 +179,11 @@ func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine)
 		return err
 	}
 	opts.Store, opts.History, opts.Volumes = db.Sessions(), db.Sessions().History, eng.Volumes()
+	opts.Uploads, err = uploads.Open(filepath.Join(a.cfg.Data, sessionUploadsName), a.cfg.Agents.UploadBytes)
+	if err != nil {
+		return errors.Stage(err, "uploads")
+	}
+	a.then("the uploads", func(context.Context) error { opts.Uploads.Close(); return nil })
 	if a.sessions, err = session.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "sessions")
 	}
@@ -236,7 +242,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	if u, err := url.Parse(a.cfg.Server.PublicURL); err == nil && u.Hostname() != "" {
 		names = append(slices.Clone(names), u.Hostname())
 	}
-	temp, err := uploads(a.cfg.Data)
+	temp, err := clearUploads(a.cfg.Data)
 	if err != nil {
 		return err
 	}

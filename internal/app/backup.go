@@ -23,6 +23,8 @@ const (
 	databaseName  = "harvest.db"
 	secretKeyName = "secret.key"
 	uploadsName   = "uploads"
+	// sessionUploadsName is the directory of the files that clients send ahead of sessions.
+	sessionUploadsName = "session-uploads"
 )
 
 // backedUp are the files of the data directory that a backup contains beside the database, where they exist.

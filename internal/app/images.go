@@ -89,9 +89,9 @@ func exporter(eng engine.Engine) func(context.Context, image.Image, io.Writer) e
 	}
 }
 
-// uploads returns the directory for build contexts, below the data directory. It removes the leftovers of a
+// clearUploads returns the directory for build contexts, below the data directory. It removes the leftovers of a
 // server that crashed.
-func uploads(data string) (string, error) {
+func clearUploads(data string) (string, error) {
 	dir := filepath.Join(data, uploadsName)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", errors.Wrapf(err, "clear the uploads")

@@ -222,7 +222,7 @@ func TestBadRepositories(t *testing.T) {
 			if err != nil || !bytes.Contains(diff, []byte("+++ b/new")) || bytes.Contains(diff, []byte("root:")) {
 				t.Errorf("%s, %v", diff, err)
 			}
-			bundle, err := h.Bundle(t.Context(), account, s.ID, "")
+			bundle, _, err := h.Bundle(t.Context(), account, s.ID, "")
 			if err != nil || !bytes.HasPrefix(bundle, []byte("# v2 git bundle\n")) {
 				t.Errorf("%.80q, %v", bundle, err)
 			}
@@ -286,7 +286,7 @@ func TestLargeRepository(t *testing.T) {
 				!bytes.Contains(diff, []byte("+++ b/new")) {
 				t.Errorf("%.200s, %v", diff, err)
 			}
-			bundle, err := h.Bundle(t.Context(), account, s.ID, "")
+			bundle, _, err := h.Bundle(t.Context(), account, s.ID, "")
 			if err != nil || len(bundle) > 1<<20 {
 				t.Errorf("a bundle of %d bytes, %v", len(bundle), err)
 			}
@@ -547,7 +547,7 @@ func TestWorkspace(t *testing.T) {
 		t.Errorf("%s, %v", diff, err)
 	}
 	before := h.sh(t, s.ID, "git status --porcelain; git rev-parse HEAD; git branch")
-	if _, err := h.Bundle(t.Context(), account, s.ID, "project"); err != nil {
+	if _, _, err := h.Bundle(t.Context(), account, s.ID, "project"); err != nil {
 		t.Error(err)
 	}
 	wantEqual(t, "what the agent has", h.sh(t, s.ID, "git status --porcelain; git rev-parse HEAD; git branch"), before)
@@ -653,7 +653,7 @@ func TestSubmoduleHandBack(t *testing.T) {
 		bytes.Contains(patch, []byte("+one\n")) {
 		t.Errorf("%s, %v", patch, err)
 	}
-	bundle, err := h.Bundle(t.Context(), account, s.ID, name)
+	bundle, _, err := h.Bundle(t.Context(), account, s.ID, name)
 	if err != nil {
 		t.Fatal(err)
 	}

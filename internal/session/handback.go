@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
@@ -14,54 +15,35 @@ import (
 // Diff returns the agent's changes in a repository ("" for the first) since the session began, as a patch for `git
 // apply`. It does not include the user's uncommitted changes.
 func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]byte, error) {
-	s, r, _, err := m.withRepository(ctx, account, ref, repository)
+	v, err := m.view(ctx, account, ref, repository)
 	if err != nil {
 		return nil, err
 	}
-	return m.tree(s, s.SandboxID).Diff(ctx, r)
+	defer v.close()
+	return v.tree.Diff(ctx, v.repo)
 }
 
 // Bundle returns the work branch in the format of `git bundle create`. A repository that has the session's Base can
-// fetch WorkBranch from it. Uncommitted changes are in it as a commit "wip: …". Bundle returns Conflict if the agent
-// has not changed anything.
-func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) ([]byte, error) {
-	s, r, _, err := m.withRepository(ctx, account, ref, repository)
+// fetch WorkBranch from it. Uncommitted changes are in it as a commit "wip: …". changes is the Digest of Diff.
+// Bundle returns Conflict if the agent has not changed anything.
+func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (bundle []byte, changes string, err error) {
+	v, err := m.view(ctx, account, ref, repository)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	out, err := m.tree(s, s.SandboxID).Bundle(ctx, r)
-	if err == nil {
-		fault.Point("session.committed")
+	defer v.close()
+	patch, err := v.tree.Diff(ctx, v.repo) // first: later changes are not taken
+	if err != nil {
+		return nil, "", err
 	}
-	return out, err
+	if bundle, err = v.tree.Bundle(ctx, v.repo); err != nil {
+		return nil, "", err
+	}
+	fault.Point("session.committed")
+	return bundle, Digest(patch), nil
 }
 
-// Left returns the agent's changes that cannot be handed back: changes in submodules and in other work trees, and
-// commits on other branches. It returns nothing for a session without a repository and for one that has ended.
-func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, error) {
-	s, r, err := m.find(ctx, account, ref)
-	if err != nil || r == nil || s.SandboxID == "" || s.Status == records.Creating {
-		return nil, err
-	}
-	return m.tree(s, s.SandboxID).Left(ctx, workspace.Dirs(s.Repositories()))
-}
-
-// EndKeeping is like End, but returns Conflict if changes of the agent that Left reports would be lost.
-func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
-	left, err := m.Left(ctx, account, ref)
-	// Gone and Conflict mean that the sandbox has ended.
-	if kind := errors.KindOf(err); err != nil && kind != errors.Gone && kind != errors.Conflict {
-		return err
-	}
-	if len(left) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "session %s: changes that were not handed back: %s", ref,
-			strings.Join(left, "; ")),
-			"have the agent push or copy them, or end the session with --discard (discard=true)")
-	}
-	return m.End(ctx, account, ref)
-}
-
-// withRepository returns a session whose repositories are cloned, and the repository with this name, "" for the first.
+// withRepository returns a session whose sandbox runs, and the repository with this name, "" for the first.
 // NAME/PATH is a submodule.
 func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (records.Session, workspace.Repository,
 	*runner, error) {
@@ -69,18 +51,23 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	if err != nil {
 		return records.Session{}, workspace.Repository{}, nil, err
 	}
-	s := r.session()
-	if s.SandboxID == "" || s.Status == records.Creating {
-		return records.Session{}, workspace.Repository{}, nil,
-			errors.Remedy(errors.Newf(errors.Conflict, "the repository is not cloned yet"),
-				"wait until the session is ready")
+	s, err := awake(ctx, r)
+	if err != nil {
+		return records.Session{}, workspace.Repository{}, nil, err
 	}
+	repo, err := m.named(ctx, m.tree(s, s.SandboxID), s, name)
+	return s, repo, r, err
+}
+
+// named returns the repository of a session with this name, "" for the first. NAME/PATH is a submodule.
+func (m *Manager) named(ctx context.Context, tree workspace.Tree, s records.Session,
+	name string) (workspace.Repository, error) {
 	name, module, _ := strings.Cut(name, "/")
 	repo, err := workspace.Named(s.Repositories(), name)
 	if err == nil && module != "" {
-		repo, err = m.tree(s, s.SandboxID).Submodule(ctx, repo, module)
+		repo, err = tree.Submodule(ctx, repo, module)
 	}
-	return s, repo, r, err
+	return repo, err
 }
 
 // withOrigin is withRepository for work that reaches the repository's origin.
@@ -121,7 +108,18 @@ func (m *Manager) Sync(ctx context.Context, account, ref string, req Sync) (git.
 // Push squashes the "wip:" commits and pushes the work branch to its origin. It returns Conflict while the agent is
 // working, and if another client has pushed to the branch.
 func (m *Manager) Push(ctx context.Context, account, ref, repository string) (git.Event, error) {
-	return m.carry(ctx, account, ref, repository, git.Pushed, []string{"push"})
+	done, err := m.carry(ctx, account, ref, repository, git.Pushed, []string{"push"})
+	if err != nil || done.Failed {
+		return done, err
+	}
+	changes, err := m.Diff(ctx, account, ref, repository) // the push has all of them
+	if err == nil {
+		err = m.Taken(ctx, account, ref, repository, Digest(changes))
+	}
+	if err != nil { // the push has succeeded
+		logf.Infof(ctx, "note the pushed changes of session %s: %v", ref, err)
+	}
+	return done, nil
 }
 
 // carry runs harvest-git for a session whose agent is idle, and returns the last event of this kind.

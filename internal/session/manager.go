@@ -30,6 +30,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 	"github.com/RelevanceAI/harvest/internal/session/spares"
 	"github.com/RelevanceAI/harvest/internal/session/text"
+	"github.com/RelevanceAI/harvest/internal/session/uploads"
 	"github.com/RelevanceAI/harvest/internal/session/volumes"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 )
@@ -63,6 +64,9 @@ type Options struct {
 	// turn; nil: no history is written.
 	History func(ctx context.Context, id string) ([]byte, error)
 
+	// Uploads keeps the files that clients send ahead; nil: one in a temporary directory.
+	Uploads *uploads.Store
+
 	// Spares is how many sessions of each kind in use wait for the next request: 0. SpareLife is how long they wait: 30
 	// minutes.
 	Spares    int
@@ -92,6 +96,7 @@ type Manager struct {
 	runners map[string]*runner    // guarded by mu; of sessions that have not ended
 	spares  *spares.Pool[*runner] // nil without sessions made ahead
 	once    once.Runner
+	inputs  inputs
 }
 
 // Open returns a Manager that resumes the sessions of the Store. Close stops the Manager; agents keep running.
@@ -113,14 +118,20 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
+	var err error
+	if m.inputs, err = openInputs(opts.Uploads); err != nil {
+		return nil, err
+	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.once = once.Runner{Fleet: opts.Fleet, Agents: opts.Agents, Models: m.models(), Tag: preparation.Tag,
 		Fit: func(e agent.Event) agent.Event { return records.Fit(records.Event{Event: e}).Event }}
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
 		m.stop()
+		m.inputs.close()
 		return nil, errors.Wrapf(err, "list the sessions")
 	}
+	m.inputs.retain(ctx, live)
 	m.openSpares(ctx, live)
 	for _, s := range live {
 		if s.Spare {
@@ -139,6 +150,7 @@ func (m *Manager) Close() {
 	m.closeSpares()
 	m.stop()
 	m.work.Close()
+	m.inputs.close()
 }
 
 // Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the
@@ -155,15 +167,21 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (reco
 	if err != nil {
 		return records.Session{}, errors.Stage(err, "validate")
 	}
-	if taken, ok := m.takeSpare(ctx, s, req); ok {
+	given, err := m.inputs.take(account, s.ID, req)
+	if err != nil {
+		return records.Session{}, errors.Stage(err, "validate")
+	}
+	if taken, ok := m.takeSpare(ctx, s, req, given); ok {
+		m.inputs.release(ctx, s.ID)
 		return taken, nil
 	}
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
+		m.inputs.release(ctx, s.ID)
 		return records.Session{}, errors.Wrapf(err, "record the session")
 	}
 	fault.Point("session.recorded")
 	r := m.add(s)
-	r.given, r.env = req.given(), req.Sandbox.Env
+	r.given, r.env = given, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: records.Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt, ""); err != nil {
@@ -275,7 +293,7 @@ func (m *Manager) recover(ctx context.Context, s records.Session) error {
 		}
 	}
 	r.recoverTurns(ctx, running)
-	r.recovered = true
+	r.recovered, r.given = true, m.inputs.find(ctx, s.ID)
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return nil
 }

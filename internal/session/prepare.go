@@ -60,16 +60,22 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	r.creds.Take(p.Logins)
 	if p.Err == nil {
 		r.ready, r.given = true, workspace.Given{}
+		r.m.inputs.release(ctx, r.id)
 		r.catchUp(p)
 		if r.session().Status == records.Creating {
 			r.setStatus(records.Ready, "")
 		}
+		r.preparing.end(nil)
 		return
 	}
 	if ctx.Err() != nil {
 		return // the next server starts over
 	}
 	logf.Errorf(ctx, "make the session ready: %v", p.Err)
+	r.preparing.end(p.Err)
+	if stayAsleep(r) {
+		return
+	}
 	reason := errors.Message(p.Err)
 	if stage := errors.StageOf(p.Err); stage != "" {
 		reason = stage + ": " + reason

@@ -54,7 +54,7 @@ func (r *runner) recalled(ctx context.Context, prompt string) string {
 // goOn fills req from the session that it continues, and returns that session's repositories: their files are in the
 // sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
 func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]workspace.Repository, error) {
-	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
+	if req.Repo != "" || req.Branch != "" || req.sendsCommits() || len(req.More) > 0 {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"),
 			"omit the repository, or the session to continue")
 	}
@@ -72,25 +72,14 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID),
 			"send it the prompt, or end it first")
 	}
-	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID),
-		"start a new session with its repository")
-	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
-	switch {
-	// The session never had a sandbox, or its record was deleted.
-	case errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid:
-		return nil, gone
-	case err != nil:
+	files, err := m.filesOf(ctx, old)
+	if err != nil {
 		return nil, err
-	case !box.Status.Ended():
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being stored",
-			old.ID), "try again in a moment")
-	case box.SnapshotID == "":
-		return nil, gone
 	}
 	req.Continues, req.title = old.ID, old.Title
 	env := req.Sandbox.Env
 	req.Sandbox = old.Sandbox
-	req.Sandbox.Image, req.Sandbox.Env, req.Sandbox.Name = box.SnapshotID, env, ""
+	req.Sandbox.Image, req.Sandbox.Env, req.Sandbox.Name = files, env, ""
 	if req.Agent == "" || req.Agent == old.Agent {
 		req.Agent = old.Agent
 		if req.Model == "" {

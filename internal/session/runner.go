@@ -52,6 +52,7 @@ type runner struct {
 	opened    time.Time               // when this server created or recovered the session
 	ready     bool                    // sandbox and repository are ready
 	prepared  chan preparation.Result // receives the result of the preparation; nil if none is under way
+	preparing preparing               // tells callers how it ends
 	stages    chan records.Stage
 	undo      context.CancelFunc
 	queue     []records.Message
@@ -715,6 +716,7 @@ func (r *runner) finish(ctx context.Context) {
 			r.change(func(s *records.Session) { s.SandboxID = p.Sandbox })
 		}
 	}
+	r.preparing.end(hasEnded(r.id))
 	for _, m := range r.queue {
 		r.drop(m, r.over)
 	}
@@ -752,5 +754,6 @@ func (r *runner) finish(ctx context.Context) {
 	})
 	r.publish(draft{records.EventEnded, records.Event{Event: agent.Event{Reason: r.over}, Status: status}})
 	r.history.Keep(r.session().Sandbox.Volumes, r.session().Active)
+	r.m.inputs.release(ctx, r.id)
 	r.m.forget(r.id)
 }

@@ -36,8 +36,9 @@ type Request struct {
 	MCP     []byte
 	Sandbox spec.Request // its Env is also the agent's; a replacement for it has Secrets only
 	// Bundle, if set, is the output of `git bundle create - HEAD`: the repository is cloned from it instead of Repo,
-	// which remains its origin.
-	Bundle []byte
+	// which remains its origin. BundleID names an upload with a bundle instead.
+	Bundle   []byte
+	BundleID string
 	// Shallow accompanies a Bundle from a shallow repository: the content of its file .git/shallow.
 	Shallow []byte
 	Subdir  string // of the first repository, where the agent starts; "" means its top
@@ -46,16 +47,21 @@ type Request struct {
 	Continues    string
 	conversation string // conversation of the continued session, if the agent is the same
 	title        string // title of the continued session
-	// Uncommitted accompanies Bundle.
+	// Uncommitted accompanies Bundle. PatchID names an upload with its Patch instead.
 	Uncommitted workspace.Uncommitted
+	PatchID     string
 }
 
 // maxQueue is how many prompts of a session may be queued.
 const maxQueue = 100
 
-// given returns the user's own state of the first repository.
-func (req Request) given() workspace.Given {
-	return workspace.Given{Bundle: req.Bundle, Shallow: req.Shallow, Uncommitted: req.Uncommitted}
+// sendsCommits reports whether the client sends the commits of the first repository.
+func (req Request) sendsCommits() bool { return len(req.Bundle) > 0 || req.BundleID != "" }
+
+// sent describes the user's own state of the first repository.
+func (req Request) sent() workspace.Sent {
+	return workspace.Sent{Commits: req.sendsCommits(), Shallow: req.Shallow,
+		Changes: len(req.Uncommitted.Patch) > 0 || req.PatchID != "", Author: req.Uncommitted.Author}
 }
 
 // repositories describes the repositories of req.
@@ -63,5 +69,5 @@ func (req Request) repositories() workspace.Request {
 	first := workspace.RepositoryRequest{URL: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS,
 		Submodules: req.Submodules}
 	return workspace.Request{Repositories: slices.Concat([]workspace.RepositoryRequest{first}, req.More),
-		Name: req.Name, Subdir: req.Subdir, Given: req.given()}
+		Name: req.Name, Subdir: req.Subdir, Sent: req.sent()}
 }

@@ -346,7 +346,7 @@ func TestTurn(t *testing.T) {
 		!bytes.Contains(diff, []byte("+- say hello")) {
 		t.Errorf("%s, %v", diff, err)
 	}
-	again, err := h.Bundle(t.Context(), account, s.ID, "")
+	again, _, err := h.Bundle(t.Context(), account, s.ID, "")
 	if err != nil || !bytes.HasPrefix(again, []byte("# v2 git bundle\n-"+mustGet(t, h, s.ID).Base)) {
 		t.Errorf("%.100q, %v", again, err)
 	}
@@ -381,7 +381,7 @@ func TestQueue(t *testing.T) {
 	w := h.watch(s.ID)
 	w.status(t, records.Ready)
 	defer h.Attend(t.Context(), account, s.ID)()
-	if _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
+	if _, _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a bundle of nothing: %v", err)
 	}
 	h.send(t, s.ID, "/say one\n/run sleep 600 & sleep 600")

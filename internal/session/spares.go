@@ -54,7 +54,7 @@ func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Reques
 	}
 	box, first := req.Sandbox, s.Repos[0]
 	unlike := req.Continues != "" || len(s.Repos) > 1 || first.Depth != 0 || first.LFS || first.Submodules ||
-		len(req.Shallow) > 0 || req.Repo == "" && req.Bundle != nil
+		len(req.Shallow) > 0 || req.Repo == "" && req.sendsCommits()
 	holds := box.Name != "" || box.S3 != nil || box.GPU != "" || len(box.Volumes) > 0
 	if unlike || holds {
 		return key, false
@@ -96,6 +96,7 @@ func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Reques
 // wantSpare makes sessions of a kind, like req, wait for the next request, from after on.
 func (m *Manager) wantSpare(key spares.Key, account string, req Request, after time.Time) {
 	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, workspace.Uncommitted{}, records.Limits{}
+	req.BundleID, req.PatchID = "", ""
 	m.spares.Want(key, account, after, func(ctx context.Context) (*runner, error) {
 		return m.createSpare(ctx, account, req)
 	})
@@ -172,7 +173,8 @@ func (m *Manager) Warm(ctx context.Context, account string, req Request) error {
 func (m *Manager) Spares() (waiting, making int) { return m.spares.Counts() }
 
 // takeSpare returns a session made ahead that has become the planned session s, or false.
-func (m *Manager) takeSpare(ctx context.Context, s records.Session, req Request) (records.Session, bool) {
+func (m *Manager) takeSpare(ctx context.Context, s records.Session, req Request,
+	given workspace.Given) (records.Session, bool) {
 	key, ok := m.kindOfSpare(ctx, s, req)
 	if !ok {
 		return records.Session{}, false
@@ -183,7 +185,7 @@ func (m *Manager) takeSpare(ctx context.Context, s records.Session, req Request)
 		return records.Session{}, false
 	}
 	begin := time.Now()
-	err := r.become(ctx, s, req, begin)
+	err := r.become(ctx, s, req, given, begin)
 	m.spares.Took(key, err == nil)
 	if err != nil {
 		logf.Infof(ctx, "spare session %s: unusable: %v", r.id, err)
@@ -242,8 +244,9 @@ func (r *runner) GiveUp(why string) {
 
 // become makes a session made ahead the planned session s: its repository is updated first, then the store moves
 // session, sandbox and prompt to the account in one transaction. On an error the session is of no use.
-func (r *runner) become(ctx context.Context, s records.Session, req Request, begin time.Time) error {
-	repos, err := r.refresh(ctx, s, req)
+func (r *runner) become(ctx context.Context, s records.Session, req Request, given workspace.Given,
+	begin time.Time) error {
+	repos, err := r.refresh(ctx, s, req, given)
 	if err != nil {
 		return err
 	}
@@ -288,14 +291,14 @@ func (r *runner) become(ctx context.Context, s records.Session, req Request, beg
 const refreshLimit = 10 * time.Second
 
 // refresh brings the repository of a session made ahead to the state from which s begins.
-func (r *runner) refresh(ctx context.Context, s records.Session, req Request) ([]workspace.Repository, error) {
+func (r *runner) refresh(ctx context.Context, s records.Session, req Request,
+	given workspace.Given) ([]workspace.Repository, error) {
 	own := r.session()
 	repos := append([]workspace.Repository{}, own.Repositories()...)
 	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
 	defer cancel()
 	tree := r.m.tree(own, own.SandboxID)
 	tree.Title = s.Title
-	given := req.given()
 	given.Shallow = nil
 	base, start, err := tree.Refresh(ctx, workspace.Repository{Dir: own.Dir, Branch: own.Branch}, req.Repo, given)
 	if err != nil {

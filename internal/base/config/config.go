@@ -168,6 +168,8 @@ type Agents struct {
 	// is how long they wait.
 	Spares    int
 	SpareLife time.Duration
+	// UploadBytes is the maximum size of a file that a client sends ahead of a session.
+	UploadBytes int64
 }
 
 // Model configures how agents reach their models.
@@ -268,7 +270,7 @@ func Default(env func(string) string) Config {
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 		Ports:          Ports{Domain: "*.localhost"},
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
-		Agents:         Agents{Default: "claude", Image: "agent", SpareLife: 30 * time.Minute},
+		Agents:         Agents{Default: "claude", Image: "agent", SpareLife: 30 * time.Minute, UploadBytes: 4 << 30},
 		Model:          Model{Gateway: true},
 		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
 	}

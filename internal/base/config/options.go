@@ -272,6 +272,9 @@ var options = []option{
 		func(c *Config) *int { return &c.Agents.Spares }, between[int](0, 4, "a number from 0 to 4")),
 	opt("agents.spare_life", "time after which an unused spare session ends",
 		func(c *Config) *time.Duration { return &c.Agents.SpareLife }, positive),
+	opt("agents.upload_bytes", "maximum size of the commits that a client sends for a session",
+		func(c *Config) *int64 { return &c.Agents.UploadBytes },
+		between[int64](1<<20, 1<<50, "a size of at least 1MiB, such as 4GiB")),
 	opt("model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",
 		func(c *Config) *string { return &c.Model.URL }, func(v string) string {
 			u, err := url.Parse(v)

@@ -132,9 +132,10 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 			return cli.Usage(r.cmd, "--mcp-config: cannot read %s, or it is not JSON", r.servers)
 		}
 	}
+	var cargo *worktree.Cargo
 	if r.continues == "" {
 		done := r.Waiting("reading the repository")
-		err = r.repository(ctx, r.from, &r.req)
+		cargo, err = r.repository(ctx, r.from, &r.req)
 		done()
 	} else if r.cmd.Flags().Changed("repo") {
 		err = cli.Usage(r.cmd, "--continue uses the repository of that session; leave out --repo")
@@ -142,6 +143,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	defer cargo.Close()
 	server, err := r.Connect(ctx)
 	if err != nil {
 		return err
@@ -155,9 +157,13 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 			return r.resume(ctx, server, s, talks)
 		}
 	}
+	if err := r.send(ctx, server, cargo, &r.req); err != nil {
+		return err
+	}
 	done := r.Waiting("creating the session")
 	made, err := server.CreateSession(ctx, r.req)
 	done()
+	cargo.Remove(ctx, server)
 	if err != nil {
 		return err
 	}
@@ -205,8 +211,16 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 		"secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
 }
 
-// repository sets the repositories of the request: addresses, or the commits of a directory.
-func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+// send sends the commits of a directory ahead of the session, and shows the progress.
+func (c commands) send(ctx context.Context, server *client.Client, cargo *worktree.Cargo,
+	req *api.SessionRequest) error {
+	show := c.Sending("sending the repository")
+	defer show.Done()
+	return cargo.Send(ctx, server, req, show.Update)
+}
+
+// repository sets the repositories of the request: addresses, or the directory whose commits are returned.
+func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest) (*worktree.Cargo, error) {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
 		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
@@ -214,16 +228,16 @@ func (c commands) repository(ctx context.Context, from source, req *api.SessionR
 	}
 	repo := from.repo
 	if repo == "none" {
-		return nil
+		return nil, nil
 	}
 	info, err := os.Stat(repo)
 	if err != nil || !info.IsDir() {
 		if !strings.Contains(repo, ":") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
 				"give a directory, an address such as https://github.com/owner/name, or none")
 		}
 		req.Repo = repo
-		return nil
+		return nil, nil
 	}
 	return worktree.Carry(ctx, repo, from.committed, req, c.Hint)
 }

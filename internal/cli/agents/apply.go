@@ -10,7 +10,6 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/cli"
 	"github.com/RelevanceAI/harvest/internal/cli/worktree"
 )
 
@@ -18,19 +17,20 @@ func (c commands) applyCommand() *cobra.Command {
 	var repository string
 	var check bool
 	cmd := &cobra.Command{
-		Use:   "apply SESSION [flags]",
+		Use:   "apply [SESSION] [flags]",
 		Short: "Apply the agent's changes to the files of the current repository",
 		Long: `Apply the patch that "harvest diff" prints to the files of the current repository: all of it, or
 nothing. The index, the branch and all commits stay unchanged. Your uncommitted changes stay, too; if they
 conflict with the agent's, nothing is applied.
 
 After a later turn of the agent, the command replaces the changes that it applied before. It never writes outside of the
-repository, and refuses symbolic links that lead out of it. Changes of submodules are reported, not applied.`,
+repository, and refuses symbolic links that lead out of it. Changes of submodules are reported, not applied. The
+session is by default the newest of this directory; it may have ended.`,
 		Example: `  harvest apply --check ses_01jx
   harvest apply ses_01jx`,
-		Args: cli.Args(1, 1, "a session"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			text, err := c.takeChanges(ctx, server, args[0], repository, check)
+		Args: optionalSession,
+		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
+			text, err := c.takeChanges(ctx, server, ref, repository, check)
 			if err == nil {
 				fmt.Fprintln(c.Out, text)
 			}
@@ -58,13 +58,17 @@ func (c commands) takeChanges(ctx context.Context, server *client.Client, ref, r
 		return "", err
 	}
 	defer stream.Close()
-	patch, err := io.ReadAll(io.LimitReader(stream, api.MaxBundle+1))
+	patch, err := io.ReadAll(io.LimitReader(stream, api.MaxPatch+1))
 	if err != nil {
 		return "", err
 	}
-	if len(patch) > api.MaxBundle {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes exceed %d MiB", api.MaxBundle>>20),
+	if len(patch) > api.MaxPatch {
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes exceed %d MiB", api.MaxPatch>>20),
 			"fetch them as a branch: harvest checkout")
 	}
-	return worktree.Apply(ctx, top, s.ID, repository, patch, check)
+	text, err := worktree.Apply(ctx, top, s.ID, repository, patch, check)
+	if err == nil && !check {
+		c.taken(ctx, server, s.ID, repository, stream.Changes)
+	}
+	return text, err
 }

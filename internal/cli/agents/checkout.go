@@ -10,17 +10,16 @@ import (
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/cli"
 	"github.com/RelevanceAI/harvest/internal/cli/worktree"
 )
 
 func (c commands) checkoutCommand() *cobra.Command {
 	var repository, branch string
 	cmd := &cobra.Command{
-		Use:   "checkout SESSION [flags]",
+		Use:   "checkout [SESSION] [flags]",
 		Short: "Fetch the agent's branch into the local repository",
-		Long: `Fetch the branch of the session, harvest/ID, into the repository of the current directory. The work
-tree and the current branch do not change. To use the branch, run git switch or git merge.
+		Long: `Fetch the branch of the session, harvest/ID, into the repository of the current directory. The session
+is by default the newest of this directory; it may have ended. The work tree and the current branch do not change. To use the branch, run git switch or git merge.
 
 A branch with commits of your own is never moved. In that case, choose another branch name with
 --branch.
@@ -30,9 +29,9 @@ with git stash apply.`,
 		Example: `  harvest checkout ses_01jx
   git merge harvest/01jx…
   harvest checkout ses_01jx --branch second-try`,
-		Args: cli.Args(1, 1, "a session"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			made, stashes, err := c.takeBranch(ctx, server, args[0], repository, branch)
+		Args: optionalSession,
+		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
+			made, stashes, err := c.takeBranch(ctx, server, ref, repository, branch)
 			if err != nil {
 				return err
 			}
@@ -75,5 +74,9 @@ func (c commands) takeBranch(ctx context.Context, server *client.Client, ref, re
 	if err := errors.Join(err, file.Close()); err != nil {
 		return "", nil, err
 	}
-	return worktree.Checkout(ctx, top, s, branch, file.Name())
+	made, stashes, err = worktree.Checkout(ctx, top, s, branch, file.Name())
+	if err == nil {
+		c.taken(ctx, server, s.ID, repository, bundle.Changes)
+	}
+	return made, stashes, err
 }

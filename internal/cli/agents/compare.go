@@ -79,15 +79,20 @@ func (r *compareRun) run(ctx context.Context, cmd *cobra.Command, prompt string)
 		return err
 	}
 	done := r.Waiting("reading the repository")
-	err = r.repository(ctx, r.from, &r.req)
+	cargo, err := r.repository(ctx, r.from, &r.req)
 	done()
 	if err != nil {
 		return err
 	}
+	defer cargo.Close()
 	if r.server, err = r.Connect(ctx); err != nil {
 		return err
 	}
 	defer r.server.Close()
+	if err := r.send(ctx, r.server, cargo, &r.req); err != nil {
+		return err
+	}
+	defer cargo.Remove(ctx, r.server)
 	r.Hint("%d sessions; Ctrl-C leaves them", len(r.attempts))
 	if err := r.comparison.run(ctx); err != nil {
 		return err

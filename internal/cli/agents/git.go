@@ -24,18 +24,26 @@ func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
 func (c commands) diffCommand() *cobra.Command {
 	var repository string
 	return repositoryFlag(&cobra.Command{
-		Use:     "diff SESSION",
-		Short:   "Print the agent's changes as a patch",
-		Example: "  harvest diff ses_01jx | less",
-		Args:    cli.Args(1, 1, "a session"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			patch, err := server.SessionDiff(ctx, args[0], repository)
+		Use:   "diff [SESSION]",
+		Short: "Print the agent's changes as a patch",
+		Long: `Print the agent's changes as a patch, of a session that has ended, too. The session is by default
+the newest of this directory. If the output is not a terminal, the changes count as taken: harvest end does not warn
+of them.`,
+		Example: "  harvest diff ses_01jx >agent.patch",
+		Args:    optionalSession,
+		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
+			patch, err := server.SessionDiff(ctx, ref, repository)
 			if err != nil {
 				return err
 			}
 			defer patch.Close()
-			_, err = io.Copy(c.Out, patch)
-			return err
+			if _, err = io.Copy(c.Out, patch); err != nil {
+				return err
+			}
+			if _, seen := cli.Terminal(c.Out); !seen {
+				c.taken(ctx, server, ref, repository, patch.Changes)
+			}
+			return nil
 		}),
 	}, &repository)
 }
@@ -43,16 +51,16 @@ func (c commands) diffCommand() *cobra.Command {
 func (c commands) pushCommand() *cobra.Command {
 	var req api.PushRequest
 	return repositoryFlag(&cobra.Command{
-		Use:   "push SESSION",
+		Use:   "push [SESSION]",
 		Short: "Push the agent's branch to the repository's origin",
 		Long: `Fold the "wip:" commits of the session into the others, and push its branch, harvest/ID, from the
 sandbox to the origin. The token comes from the account's secrets. Commits that others have pushed
-to the branch are never overwritten.`,
+to the branch are never overwritten. The session is by default the newest of this directory.`,
 		Example: `  harvest secret set github GITHUB_TOKEN
   harvest push ses_01jx`,
-		Args: cli.Args(1, 1, "a session"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			done, err := server.PushSession(ctx, args[0], req)
+		Args: optionalSession,
+		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
+			done, err := server.PushSession(ctx, ref, req)
 			if err != nil {
 				return err
 			}
@@ -65,7 +73,7 @@ to the branch are never overwritten.`,
 func (c commands) pullCommand() *cobra.Command {
 	var req api.PullRequestRequest
 	cmd := c.WithOutput(&cobra.Command{
-		Use:   "pr SESSION [flags]",
+		Use:   "pr [SESSION] [flags]",
 		Short: "Push the agent's branch and open or update a pull request for it",
 		Long: `Push the branch of the session, and open a pull request on GitHub. The token in the account's secrets decides the
 author. The pull request is a draft, unless --ready. The agent writes title and text, by the repository's template if it
@@ -73,13 +81,13 @@ has one, in a turn of the session that costs as much as any other. If the agent 
 lists the commits.
 
 If the branch already has a pull request, the command pushes, and the agent rewrites the text if there are new commits.
-Text that a person has changed on GitHub stays.`,
+Text that a person has changed on GitHub stays. The session is by default the newest of this directory.`,
 		Example: `  harvest pr ses_01jx
   harvest pr ses_01jx --title "Fix the parser" --ready`,
-		Args: cli.Args(1, 1, "a session"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+		Args: optionalSession,
+		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
 			done := c.Waiting("pushing, and waiting for the agent's summary")
-			made, err := server.OpenPull(ctx, args[0], req)
+			made, err := server.OpenPull(ctx, ref, req)
 			done()
 			if err != nil {
 				return err
@@ -153,8 +161,8 @@ refuses an upstream branch whose history was rewritten, unless --rewritten is gi
 					"nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
 			}
 			return c.Show(cli.View{JSON: done, Names: []string{done.Branch},
-				Rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch),
-					chat.Plain(done.Onto), done.Commits)}}})
+				Rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %s further", chat.Plain(done.Branch),
+					chat.Plain(done.Onto), chat.Count(done.Commits, "commit"))}}})
 		}),
 	}, cli.FormatTable)
 	cmd.Flags().StringVar(&req.Branch, "onto", "",

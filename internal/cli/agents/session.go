@@ -169,30 +169,3 @@ func (c commands) answerCommand() *cobra.Command {
 	}
 	return cmd
 }
-
-func (c commands) endCommand() *cobra.Command {
-	var discard bool
-	cmd := &cobra.Command{
-		Use:   "end SESSION… [flags]",
-		Short: "End sessions and their sandboxes",
-		Long: `End sessions and their sandboxes. A session stays if it has changes that checkout, diff and push do not
-cover: files or commits in a submodule or another work tree, or commits of another branch. --discard
-ends it anyway.`,
-		Example: "  harvest end ses_01jx",
-		Args:    cli.Args(1, -1, "sessions"),
-		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			end := server.EndSessionKeeping
-			if discard {
-				end = server.EndSession
-			}
-			for _, ref := range args {
-				if err := end(ctx, ref); err != nil {
-					return err
-				}
-			}
-			return nil
-		}),
-	}
-	cmd.Flags().BoolVar(&discard, "discard", false, "end the session even if changes are lost")
-	return cmd
-}

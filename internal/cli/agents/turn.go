@@ -174,7 +174,7 @@ func syncedText(s *api.RepoSynced) string {
 	case s.Behind == 1:
 		return "image " + age + " old, 1 commit behind"
 	}
-	return fmt.Sprintf("image %s old, %d commits behind", age, s.Behind)
+	return fmt.Sprintf("image %s old, %s behind", age, chat.Count(s.Behind, "commit"))
 }
 
 // gitText describes an event of git.
@@ -187,7 +187,7 @@ func gitText(kind string, e api.GitEvent) string {
 	case kind == "git.pushed":
 		text = "pushed " + e.Branch
 	case kind == "git.stashed":
-		text = fmt.Sprintf("stashed: %d entries; harvest checkout fetches them as branches", e.Commits)
+		text = fmt.Sprintf("stashed %s; harvest checkout fetches them as branches", chat.Count(e.Commits, "change"))
 	case kind == "git.left":
 		text = "not handed back: " + chat.FirstLine(e.Reason)
 	case kind == "git.committed":
@@ -195,7 +195,7 @@ func gitText(kind string, e api.GitEvent) string {
 	case e.Failed:
 		text = "not synchronised: " + chat.FirstLine(e.Reason)
 	default:
-		text = fmt.Sprintf("synchronised with origin/%s: %d commits", e.Onto, e.Commits)
+		text = fmt.Sprintf("synchronised with origin/%s: %s", e.Onto, chat.Count(e.Commits, "commit"))
 	}
 	return chat.Plain(text)
 }

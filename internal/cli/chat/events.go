@@ -77,7 +77,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		case s.Error != "":
 			m.notef("commits newer than the image could not be fetched: %s", FirstLine(s.Error))
 		case s.Behind > 0:
-			m.notef("the image was %d commits behind; they were fetched", s.Behind)
+			m.notef("the image was %s behind; the newest were fetched", Count(s.Behind, "commit"))
 		}
 	case "mcp.ready":
 		m.ready++
@@ -318,7 +318,7 @@ func (m *Model) gitEvent(kind string, e api.SessionEvent) {
 	case g.Failed:
 		m.notef("not synchronised: %s", FirstLine(g.Reason))
 	default:
-		m.notef("synchronised with origin/%s: %d commits", g.Onto, g.Commits)
+		m.notef("synchronised with origin/%s: %s", g.Onto, Count(g.Commits, "commit"))
 	}
 }
 

@@ -294,9 +294,5 @@ func (p patch) summary() string {
 	if len(p.modules) > 0 {
 		text = "changes of submodules are not applied: " + chat.Plain(strings.Join(p.modules, ", ")) + "\n"
 	}
-	files := "files"
-	if p.files-len(p.modules) == 1 {
-		files = "file"
-	}
-	return text + fmt.Sprintf("%d %s, +%d -%d", p.files-len(p.modules), files, p.added, p.removed)
+	return text + fmt.Sprintf("%s, +%d -%d", chat.Count(p.files-len(p.modules), "file"), p.added, p.removed)
 }

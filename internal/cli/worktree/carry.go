@@ -3,6 +3,7 @@ package worktree
 import (
 	"bytes"
 	"context"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,27 +16,26 @@ import (
 	harvestgit "github.com/RelevanceAI/harvest/internal/session/git"
 )
 
-// Carry adds the commits of the repository in dir to a request, and its uncommitted changes unless committed
-// is set or the request names a branch. hint gets notes for the user.
+// Carry describes the repository in dir in a request, and returns the part that has to be sent: its commits, and its
+// uncommitted changes unless committed is set or the request names a branch. req.Depth limits the history, if it is
+// set. hint gets notes for the user. The caller closes the Cargo.
 func Carry(ctx context.Context, dir string, committed bool, req *api.SessionRequest,
-	hint func(format string, args ...any)) error {
+	hint func(format string, args ...any)) (*Cargo, error) {
 	if said, err := commitOf(ctx, dir); err != nil {
-		return refused(err, said, dir, dir+": not a git repository with a commit",
+		return nil, refused(err, said, dir, dir+": not a git repository with a commit",
 			"run the command in a git repository, or give --repo ADDRESS or --repo none")
 	}
 	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
 	top, err := gitLine(ctx, dir, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return errors.Remedy(err, "run the command in a work tree of the repository")
+		return nil, errors.Remedy(err, "run the command in a work tree of the repository")
 	}
 	if req.Subdir, err = gitLine(ctx, dir, "rev-parse", "--show-prefix"); err != nil {
-		return err
+		return nil, err
 	}
 	req.Subdir = strings.TrimSuffix(req.Subdir, "/")
-	if origin, err := gitLine(ctx, top, "remote", "get-url", "origin"); err == nil {
-		if strings.Contains(origin, "://") && !strings.Contains(origin, "@") || strings.HasPrefix(origin, "git@") {
-			req.Repo = origin
-		}
+	if address, err := gitLine(ctx, top, "remote", "get-url", "origin"); err == nil {
+		req.Repo = origin(address)
 	}
 	here := req.Branch == ""
 	if here {
@@ -43,81 +43,78 @@ func Carry(ctx context.Context, dir string, committed bool, req *api.SessionRequ
 			req.Branch = name
 		}
 	}
-	if err := bundle(ctx, top, req); err != nil {
-		return err
-	}
+	cargo := &Cargo{top: top, depth: req.Depth, branch: req.Branch}
+	req.Depth = 0
 	if req.Repo == "" {
 		if req.Name = unfit().ReplaceAllString(filepath.Base(top), "-"); strings.Trim(req.Name, "-.") != req.Name {
 			req.Name = ""
 		}
 	}
-	return uncommitted(ctx, top, committed || !here, req, hint)
+	if err := cargo.uncommitted(ctx, committed || !here, hint); err != nil {
+		cargo.Close()
+		return nil, err
+	}
+	return cargo, nil
 }
 
-// bundle adds the commits of a repository: those of HEAD and of the branch. A shallow repository lacks the
-// parents of some commits, which the server has to know.
-func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
-	refs := []string{"HEAD"}
-	if req.Branch != "" {
-		refs = append(refs, "refs/heads/"+req.Branch)
+// origin returns the address of an origin without the user's name and password, which a session must not contain: its
+// credentials are from secrets. The name stays in addresses for ssh, where it belongs to the server's account. origin
+// returns "" for addresses that sessions do not accept, such as directories of this machine.
+func origin(address string) string {
+	if u, err := url.Parse(address); err == nil && u.User != nil {
+		if u.Scheme == "ssh" && u.User.Username() != "" {
+			u.User = url.User(u.User.Username())
+		} else {
+			u.User = nil
+		}
+		address = u.String()
 	}
-	var err error
-	if req.Bundle, err = git(ctx, top, append([]string{"bundle", "create", "--quiet", "-"}, refs...)...); err != nil {
-		return errors.Explainf(err, errors.Invalid, "cannot read the repository")
+	if _, err := harvestgit.ParseAddress(address); err != nil {
+		return ""
 	}
-	if len(req.Bundle) == 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: git wrote an empty bundle", top),
-			"check the repository with git fsck, or give its address with --repo")
-	}
-	if len(req.Bundle) > api.MaxBundle {
-		return errors.Remedy(errors.Newf(errors.Invalid, "repository: %d MiB is more than the maximum of %d MiB",
-			len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
-	}
-	shallow, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "shallow")
-	if err != nil {
-		return err
-	}
-	if req.Shallow, err = os.ReadFile(shallow); err != nil && !errors.IsNotExist(err) {
-		return errors.Explainf(err, errors.Invalid, "cannot read %s: %v", shallow, err)
-	}
-	return nil
+	return address
 }
 
 // unfit matches the characters that the name of a session's directory must not contain.
 var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
 
-// uncommitted adds the uncommitted changes, including untracked files. The repository and its index stay
-// unchanged.
-func uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest,
-	hint func(format string, args ...any)) error {
-	status, err := git(ctx, top, "status", "--porcelain=v2")
+// uncommitted finds the uncommitted changes, including untracked files. The repository and its index stay unchanged.
+func (c *Cargo) uncommitted(ctx context.Context, leave bool, hint func(format string, args ...any)) error {
+	status, err := git(ctx, c.top, "status", "--porcelain=v2")
 	if err != nil || len(status) == 0 {
 		return err
 	}
 	if leave {
-		hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
-			bytes.Count(status, []byte{'\n'}))
+		hint("uncommitted changes (%s) stay here; the agent sees the last commit",
+			chat.Count(bytes.Count(status, []byte{'\n'}), "file"))
 		return nil
-	}
-	patch, files, err := patchOf(ctx, top)
-	if err != nil {
-		return err
 	}
 	for _, module := range changedModules(string(status)) {
 		hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
 	}
-	if len(patch) == 0 {
-		return nil
+	files, err := c.writePatch(ctx)
+	if err != nil || c.patch == "" {
+		return err
 	}
+	c.by = author(ctx, c.top, os.Getenv)
+	hint("uncommitted changes (%s) are sent as a separate commit; --committed leaves them here", chat.Count(files, "file"))
+	return nil
+}
+
+// author returns the author of commits in a repository, as git determines it: from the environment first.
+func author(ctx context.Context, top string, env func(string) string) api.Author {
 	by := api.Author{Name: "User", Email: "user@harvest.invalid"}
-	for key, value := range map[string]*string{"user.name": &by.Name, "user.email": &by.Email} {
-		if text, err := gitLine(ctx, top, "config", key); err == nil && text != "" {
-			*value = text
+	for _, v := range []struct {
+		env, key string
+		value    *string
+	}{{"GIT_AUTHOR_NAME", "user.name", &by.Name}, {"GIT_AUTHOR_EMAIL", "user.email", &by.Email}} {
+		if text := strings.TrimSpace(env(v.env)); text != "" {
+			*v.value = text
+		} else if text, err := gitLine(ctx, top, "config", v.key); err == nil && text != "" {
+			*v.value = text
 		}
 	}
-	hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
-	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
-	return nil
+	return by
 }
 
 // changedModules returns the submodules that git status --porcelain=v2 shows as changed.
@@ -134,37 +131,41 @@ func changedModules(status string) (names []string) {
 // stageScript adds all files to a copy of the index, including those of nested untracked repositories.
 var stageScript = harvestgit.Stage + "\nstage HEAD"
 
-// patchOf returns the difference to the last commit and the number of changed files. It leaves out submodules.
-func patchOf(ctx context.Context, top string) (patch []byte, files int, err error) {
-	dir, err := os.MkdirTemp("", "harvest-index-")
+// writePatch writes the difference to the last commit to a file, c.patch, unless it is empty, and returns the number of
+// changed files. It leaves out submodules.
+func (c *Cargo) writePatch(ctx context.Context) (files int, err error) {
+	dir, err := c.temporary()
 	if err != nil {
-		return nil, 0, errors.Explainf(err, errors.Unavailable, "cannot create a temporary copy of the index: %v", err)
+		return 0, err
 	}
-	defer os.RemoveAll(dir)
-	index, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "index")
+	index, err := gitLine(ctx, c.top, "rev-parse", "--path-format=absolute", "--git-path", "index")
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	own := filepath.Join(dir, "index")
 	if text, err := os.ReadFile(index); err == nil {
 		if err := os.WriteFile(own, text, 0o600); err != nil {
-			return nil, 0, errors.Explainf(err, errors.Unavailable, "cannot copy the index: %v", err)
+			return 0, errors.Explainf(err, errors.Unavailable, "cannot copy the index: %v", err)
 		}
 	}
 	env := []string{"GIT_INDEX_FILE=" + own}
 	stage := exec.CommandContext(ctx, "/bin/sh", "-euc", stageScript)
-	stage.Dir = top
+	stage.Dir = c.top
 	if _, err := output(stage, env); err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	diff := append([]string{"diff", "--cached", "--ignore-submodules", "HEAD"},
 		strings.Fields(harvestgit.PatchFormat)...)
-	names, err := gitEnv(ctx, top, env, append(diff, "--name-only", "-z")...)
-	if err != nil {
-		return nil, 0, err
+	names, err := gitEnv(ctx, c.top, env, append(diff, "--name-only", "-z")...)
+	if err != nil || len(names) == 0 {
+		return 0, err
 	}
-	patch, err = gitEnv(ctx, top, env, append(diff, "--binary")...)
-	return patch, bytes.Count(names, []byte{0}), err
+	patch := filepath.Join(dir, "patch")
+	if _, err := gitEnv(ctx, c.top, env, append(diff, "--binary", "--output="+patch)...); err != nil {
+		return 0, err
+	}
+	c.patch = patch
+	return bytes.Count(names, []byte{0}), nil
 }
 
 // git runs git in one of the user's own repositories and returns its output.

@@ -16,10 +16,20 @@ import (
 // carried returns the request that harvest agent makes for a directory, and its hints.
 func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	p.Helper()
-	var req api.SessionRequest
+	return p.carriedAs(dir, api.SessionRequest{})
+}
+
+// carriedAs is carried for a request with flags.
+func (p *pair) carriedAs(dir string, req api.SessionRequest) (api.SessionRequest, string) {
+	p.Helper()
 	var hints bytes.Buffer
 	hint := func(format string, args ...any) { fmt.Fprintf(&hints, format+"\n", args...) }
-	if err := Carry(p.Context(), dir, false, &req, hint); err != nil {
+	cargo, err := Carry(p.Context(), dir, false, &req, hint)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer cargo.Close()
+	if err := cargo.Send(p.Context(), nil, &req, func(_, _ int64) {}); err != nil { // all of it is small
 		p.Fatal(err)
 	}
 	return req, hints.String()
@@ -158,9 +168,80 @@ func TestEmptyBundleIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	err := bundle(t.Context(), dir, &api.SessionRequest{})
+	err := (&Cargo{top: dir}).Send(t.Context(), nil, &api.SessionRequest{}, func(_, _ int64) {})
 	if errors.KindOf(err) != errors.Invalid || !strings.Contains(err.Error(), "empty bundle") ||
 		!strings.Contains(errors.RemedyOf(err), "--repo") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+}
+
+// TestCarryDepth checks that --depth limits the history of a directory, and that the branch of the request is kept.
+// mission: C3, E3
+func TestCarryDepth(t *testing.T) {
+	p := newPair(t)
+	for _, name := range []string{"one", "two"} {
+		p.commit(p.person, name, name)
+	}
+	p.git(p.person, "branch", "other", "HEAD~1")
+	for _, branch := range []string{"", "other"} {
+		req, _ := p.carriedAs(p.person, api.SessionRequest{Depth: 1, Branch: branch})
+		ref := "HEAD"
+		if branch != "" {
+			ref = branch
+		}
+		want := p.git(p.person, "rev-parse", ref)
+		if string(req.Shallow) != want+"\n" || req.Depth != 0 {
+			t.Errorf("%q: %q, want %s; depth %d", branch, req.Shallow, want, req.Depth)
+		}
+		if file := filepath.Join(t.TempDir(), "bundle"); os.WriteFile(file, req.Bundle, 0o600) != nil ||
+			!strings.Contains(p.git(p.person, "bundle", "list-heads", file), want+" HEAD") {
+			t.Errorf("%q: the bundle is without %s", branch, want)
+		}
+	}
+}
+
+// TestCarryOrigin checks that the address of an origin is kept for push and pull request without the user's name and
+// password, and that directories of this machine are left out.
+// mission: C3, E3
+func TestCarryOrigin(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"https://github.com/o/r.git":              "https://github.com/o/r.git",
+		"https://user@example.com/o/r":            "https://example.com/o/r",
+		"https://user:password@example.com/o/r":   "https://example.com/o/r",
+		"https://example.com/@scope/r":            "https://example.com/@scope/r",
+		"ssh://git@example.com/x/y.git":           "ssh://git@example.com/x/y.git",
+		"ssh://git:secret@example.com:22/x/y.git": "ssh://git@example.com:22/x/y.git",
+		"ssh://example.com/x/y":                   "ssh://example.com/x/y",
+		"git@github.com:o/r.git":                  "git@github.com:o/r.git",
+		"name@host.example:o/r":                   "name@host.example:o/r",
+		"git://example.com/o/r":                   "git://example.com/o/r",
+		"codecommit::eu-west-1://r":               "",
+		"/home/me/r":                              "",
+		"../r:2":                                  "",
+		"":                                        "",
+	} {
+		if got := origin(address); got != want {
+			t.Errorf("%q: %q, want %q", address, got, want)
+		}
+	}
+}
+
+// TestCarryAuthor checks that uncommitted changes are by the author that git would use, from the environment first.
+// mission: C3
+func TestCarryAuthor(t *testing.T) {
+	p := newPair(t)
+	p.git(p.person, "config", "user.name", "Configured")
+	env := func(name string) string { return map[string]string{"GIT_AUTHOR_EMAIL": "env@example.org"}[name] }
+	want := api.Author{Name: "Configured", Email: "env@example.org"}
+	if by := author(t.Context(), p.person, env); by != want {
+		t.Errorf("%+v, want %+v", by, want)
+	}
+	if err := os.WriteFile(filepath.Join(p.person, "new"), []byte("x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if req, hints := p.carried(p.person); req.Uncommitted == nil || req.Uncommitted.Author.Name != want.Name ||
+		!strings.Contains(hints, "(1 file) are sent") {
+		t.Errorf("%+v, %s", req.Uncommitted, hints)
 	}
 }

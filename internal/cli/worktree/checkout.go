@@ -122,8 +122,8 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 		}
 		other := t.free(ctx)
 		return "", "", errors.Remedy(errors.Newf(errors.Conflict,
-			"branch %q: not moved, because it has %d commits that are not the agent's: %s", name,
-			strings.Count(string(own), "\n"), chat.FirstLine(string(own))),
+			"branch %q: not moved, because it has %s of your own: %s", name,
+			chat.Count(strings.Count(string(own), "\n"), "commit"), chat.FirstLine(string(own))),
 			"harvest checkout %s --branch %s, then combine the branches with git rebase or git merge", t.session, other)
 	}
 	// A dry run applies git's own rules for branches that are checked out, rebased or bisected in any work

@@ -37,7 +37,7 @@ func (s *Service) Routes() []edge.Route {
 			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
 				"events, and new ones; attended: true if a person reads the events and can answer questions",
 			RawOut: api.TypeEvents, Status: 200},
-	}, edge.Only(there, "sessions", s.gitRoutes()), s.memoryRoutes())
+	}, edge.Only(there, "sessions", s.uploadRoutes()), edge.Only(there, "sessions", s.gitRoutes()), s.memoryRoutes())
 }
 
 func (s *Service) sessionRoutes() []edge.Route {
@@ -56,8 +56,8 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Out: api.Session{}, Status: 200},
 		{Method: "DELETE", Path: api.Sessioned, Handle: s.endSession, Scope: write,
 			Summary: "End a session and its sandbox", Status: 204,
-			Query: "discard: false to refuse (409) if changes in submodules, other work trees or other branches " +
-				"would be lost"},
+			Query: "discard: false to refuse (409) if changes would be lost: those that no client has taken, " +
+				"and those in submodules, other work trees or other branches"},
 		{Method: "POST", Path: api.SessionMessages, Handle: s.sendMessage, Scope: exec, Summary: "Queue a prompt",
 			In: api.MessageRequest{}, Out: api.QueuedMessage{}, Status: 202},
 		{Method: "GET", Path: api.SessionMessages, Handle: s.listMessages, Scope: read,
@@ -79,7 +79,7 @@ type sessionBody struct {
 }
 
 func (s *Service) createSession(w http.ResponseWriter, r *http.Request) error {
-	in, err := sessionRequest(w, r, api.MaxBundle/3*4+api.MaxBody)
+	in, err := sessionRequest(w, r, api.MaxInline)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 	in = session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
-		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Bundle: req.Bundle, BundleID: req.BundleID, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: records.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
@@ -119,6 +119,7 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 	}
 	if u := req.Uncommitted; u != nil {
 		in.Uncommitted = workspace.Uncommitted{Patch: u.Patch, Author: workspace.Author(u.Author)}
+		in.PatchID = u.PatchID
 	}
 	if req.Author != nil {
 		in.Author = workspace.Author(*req.Author)
@@ -195,12 +196,29 @@ func (s *Service) listMessages(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Service) sessionDiff(w http.ResponseWriter, r *http.Request) error {
 	patch, err := s.Sessions.Diff(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
+	if err == nil {
+		w.Header().Set(api.HeaderChanges, session.Digest(patch))
+	}
 	return edge.SendBytes(w, api.TypePatch, patch, err)
 }
 
 func (s *Service) sessionBundle(w http.ResponseWriter, r *http.Request) error {
-	bundle, err := s.Sessions.Bundle(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
+	bundle, changes, err := s.Sessions.Bundle(r.Context(), edge.Account(r), r.PathValue("id"),
+		r.URL.Query().Get("repository"))
+	if err == nil {
+		w.Header().Set(api.HeaderChanges, changes)
+	}
 	return edge.SendBytes(w, api.TypeBundle, bundle, err)
+}
+
+// sessionTaken records that the client has changes of the agent.
+func (s *Service) sessionTaken(w http.ResponseWriter, r *http.Request) error {
+	var req api.TakenRequest
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	return edge.NoContent(w, s.Sessions.Taken(r.Context(), edge.Account(r), r.PathValue("id"), req.Repository,
+		req.Changes))
 }
 
 func sessionOut(s records.Session) api.Session {

@@ -91,21 +91,30 @@ snapshot() {
 	plain commit --quiet --no-verify -m "wip: ${1:-snapshot}"
 }
 
-# left prints what is not handed back, a line for each: changes in submodules and in other work trees, commits of other branches.
+# many prints a number of things: NUMBER NOUN.
+many() { if [ "$1" = 1 ]; then echo "1 $2"; else echo "$1 $2s"; fi; }
+
+# left prints the changes that are not handed back, a line for each: changes in submodules and in other work trees, commits of
+# other branches. git does not see files in the place of a submodule that was not fetched.
 left() {
+	{ modules; links; } | sort -u | while IFS= read -r sub; do
+		[ ! -e "$sub/.git" ] && [ -d "$sub" ] && [ ! -L "$sub" ] || continue
+		files=$(find "$sub" ! -type d -print | wc -l)
+		[ "$files" = 0 ] || echo "submodule $sub, which was not fetched: $(many "$files" file)"
+	done
 	modules | while IFS= read -r sub; do
 		[ -e "$sub/.git" ] || continue
 		files=$(plain -C "$sub" status --porcelain 2>/dev/null | wc -l)
 		made=$(git -C "$sub" rev-list --count HEAD --not --remotes --tags 2>/dev/null || echo 0)
-		[ "$files$made" = 00 ] || echo "submodule $sub: $made commits, $files changed files"
+		[ "$files$made" = 00 ] || echo "submodule $sub: $(many "$made" commit), $(many "$files" "changed file")"
 	done
 	git worktree list --porcelain | sed -n 's/^worktree //p' | sed 1d | while IFS= read -r tree; do
 		files=$(plain -C "$tree" status --porcelain 2>/dev/null | wc -l)
-		[ "$files" = 0 ] || echo "work tree $tree: $files changed files"
+		[ "$files" = 0 ] || echo "work tree $tree: $(many "$files" "changed file")"
 	done
 	git for-each-ref --format='%(refname)' --no-merged HEAD refs/heads 2>/dev/null | grep -v '^refs/heads/checkpoint/' | while IFS= read -r other; do
 		made=$(git rev-list --count "$other" --not HEAD --remotes)
-		[ "$made" = 0 ] || echo "branch ${other#refs/heads/}: $made commits"
+		[ "$made" = 0 ] || echo "branch ${other#refs/heads/}: $(many "$made" commit)"
 	done
 }
 

@@ -104,8 +104,8 @@ func TestReportLeft(t *testing.T) {
 	w.git(w.agent, "branch", "checkpoint/x", "other")
 	w.write(w.agent, "a", "2\n")
 	w.git(w.agent, "stash", "push", "-q", "-m", "for later")
-	want := "submodule a module: 1 commits, 1 changed files\nwork tree " + tree +
-		": 1 changed files\nbranch other: 1 commits"
+	want := "submodule a module: 1 commit, 1 changed file\nwork tree " + tree +
+		": 1 changed file\nbranch other: 1 commit"
 	w.want("left", w.program(0, "left"), want)
 	if err := os.Remove(w.events); err != nil {
 		t.Fatal(err)

@@ -103,11 +103,7 @@ func TestStartFromRepoImage(t *testing.T) {
 			s := session(url)
 			bundle := filepath.Join(t.TempDir(), "bundle")
 			git(t, url[len("file://"):], "bundle", "create", "--quiet", bundle, "HEAD")
-			text, err := os.ReadFile(bundle)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.Given.Bundle = text
+			s.Given.Bundle = bundle
 			h.booted = func(root string) {
 				if exists {
 					git(t, "/", "clone", "--quiet", url, root+"/workspace/a")

@@ -227,10 +227,7 @@ func TestSSHAddress(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "bundle")
 	git(t, strings.TrimPrefix(url, "file://"), "bundle", "create", "--quiet", bundle, "HEAD")
 	s := session(address, second)
-	var err error
-	if s.Given.Bundle, err = os.ReadFile(bundle); err != nil {
-		t.Fatal(err)
-	}
+	s.Given.Bundle = bundle
 	s.Logins = credentials.Request{Account: personal, URLs: []string{address}}
 	got, _ := h.prepare(s)
 	t.Cleanup(got.Logins.Release)

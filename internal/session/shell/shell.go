@@ -35,6 +35,7 @@ type Script struct {
 	Name   string   // $0; "" means "sh"
 	Env    map[string]string
 	Stdin  string
+	Input  io.Reader // instead of Stdin
 }
 
 // PrivateFile is the text of a script that writes its input to a file that only its user can read: FILE. If the file is
@@ -49,7 +50,7 @@ func (b Sandbox) Run(ctx context.Context, sh Script) ([]byte, commands.Result, e
 	maps.Copy(env, sh.Env)
 	req := fleet.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.Text, cmp.Or(sh.Name, "sh")},
 		sh.Params...), User: sh.User, Workdir: "/", Stdout: w, Env: env}
-	if sh.Stdin != "" {
+	if req.Stdin = sh.Input; sh.Stdin != "" {
 		req.Stdin = strings.NewReader(sh.Stdin)
 	}
 	x, err := b.Fleet.Exec(ctx, b.Account, b.ID, req)

@@ -1,30 +1,23 @@
 package workspace
 
 import (
-	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
 
 // cloneScript clones a repository unless it exists. Its parameters are environment variables.
-const cloneScript = `
+const cloneScript = receive + `
 git config --global user.name "$NAME"
 git config --global user.email "$EMAIL"
 if [ ! -e "$DIR/.git" ]; then
-	if [ -n "$SHALLOW" ]; then
-		git init --quiet "$DIR"
-		cp "$SHALLOW" "$DIR/.git/shallow"
-		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD "+refs/heads/*:refs/remotes/origin/*"
-		git -C "$DIR" checkout --quiet --detach "${BRANCH:+origin/}${BRANCH:-FETCH_HEAD}"
-		[ -z "$ORIGIN" ] || git -C "$DIR" remote add origin "$ORIGIN"
+	if [ -n "$SENT" ]; then
+		header
+		cloned
 	elif [ -n "$FROM" ]; then
 		set -- --quiet --no-recurse-submodules
 		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
@@ -34,9 +27,6 @@ if [ ! -e "$DIR/.git" ]; then
 			set -- $(git -C "$DIR" for-each-ref --format='%(refname:lstrip=3)' refs/remotes/origin)
 			[ $# != 1 ] || git -C "$DIR" checkout --quiet "$1"
 			[ $# -lt 2 ] || { echo "fatal: HEAD names a branch that does not exist; there are: $*" >&2; rm -rf "$DIR"; exit 1; }
-		fi
-		if [ "$FROM" != "$ORIGIN" ]; then
-			if [ -n "$ORIGIN" ]; then git -C "$DIR" remote set-url origin "$ORIGIN"; else git -C "$DIR" remote remove origin; fi
 		fi
 	else
 		git init --quiet -b main "$DIR"
@@ -71,20 +61,17 @@ if ! grep -qF "work = \"$WORK\"" .git/config; then
 fi`
 
 // imageScript is cloneScript for a repository in the image. It updates the repository to the newest commit of the
-// bundle FROM, if FROM is set. Its first output line is how many commits the image was behind the bundle.
-const imageScript = `
+// bundle, if there is one. Its first output line is how many commits the image was behind the bundle.
+const imageScript = receive + `
 git config --global user.name "$NAME"
 git config --global user.email "$EMAIL"
 git -C "$DIR" remote set-url origin "$ORIGIN"
 image=$(git -C "$DIR" rev-parse --verify HEAD)
-if [ -n "$FROM" ]; then
-	if [ -z "$SHALLOW" ]; then
-		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
-	elif ! git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD 2>/dev/null; then # the image has not the parents either
-		cat "$SHALLOW" >>"$DIR/.git/shallow"
-		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
-	fi
-	git -C "$DIR" checkout --quiet --force --detach FETCH_HEAD
+if [ -n "$SENT" ]; then
+	header
+	cd "$DIR"
+	objects
+	git checkout --quiet --force --detach "$head"
 fi
 git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript
 
@@ -96,10 +83,17 @@ func (t Tree) config(onto string) string {
 }
 
 // configSection returns the section of harvest-git's settings with the pairs that have a value.
-func configSection(pairs ...[2]string) string {
+func configSection(pairs ...[2]string) string { return section("harvest", pairs) }
+
+// remoteSection returns the section of git's configuration about the origin at a URL.
+func remoteSection(url string) string {
+	return section(`remote "origin"`, [][2]string{{"url", url}, {"fetch", "+refs/heads/*:refs/remotes/origin/*"}})
+}
+
+func section(name string, pairs [][2]string) string {
 	quote := strings.NewReplacer("\\", "\\\\", "\"", "\\\"", "\n", " ")
 	var b strings.Builder
-	b.WriteString("[harvest]\n")
+	b.WriteString("[" + name + "]\n")
 	for _, pair := range pairs {
 		if pair[1] != "" {
 			b.WriteString("\t" + pair[0] + " = \"" + quote.Replace(pair[1]) + "\"\n")
@@ -139,35 +133,20 @@ type Begun struct {
 // Clone clones a repository and begins work on it, unless that was done before. It leaves out the parts that FetchParts
 // fetches.
 func (t Tree) Clone(ctx context.Context, c Clone) (Begun, error) {
-	from, origin, patch, shallow, script := c.URL, c.URL, "", "", cloneScript
-	if c.Given.Bundle != nil {
-		if err := t.copyGiven(ctx, c.Given); err != nil {
-			return Begun{}, err
-		}
-		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
-		if len(c.Given.Shallow) > 0 {
-			shallow = bundleDir + "/shallow"
-		}
+	given, err := t.send(ctx, c.Given)
+	if err != nil {
+		return Begun{}, err
 	}
-	if c.HTTPS != "" { // the token is valid for https only
-		if from == origin {
-			from = c.HTTPS
-		}
-		origin = c.HTTPS
-	}
+	defer given.close(ctx)
+	origin, script := cmp.Or(c.HTTPS, c.URL), cloneScript // the token is valid for https only
 	if c.InImage {
 		script = imageScript
-		if c.Given.Bundle == nil {
-			from = ""
-		}
 	}
-	by := c.Given.Uncommitted.Author
-	out, result, err := t.Run(ctx, shell.Script{Text: script, Env: map[string]string{
-		"DIR": c.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": c.Branch, "DEPTH": strconv.Itoa(c.Depth),
+	out, result, err := t.Run(ctx, given.script(shell.Script{Text: script, Env: map[string]string{
+		"DIR": c.Dir, "FROM": origin, "ORIGIN": origin, "BRANCH": c.Branch, "DEPTH": strconv.Itoa(c.Depth),
 		"WORK": Branch(t.Session), "NAME": t.Author.Name + " (Harvest)", "EMAIL": t.Author.Email,
-		"PATCH": patch, "SHALLOW": shallow, "BY": by.Name, "BYMAIL": by.Email,
-		"CONFIG": t.config(c.Branch), "GIT_ALLOW_PROTOCOL": protocols,
-	}})
+		"CONFIG": t.config(c.Branch), "REMOTE": remoteSection(origin), "GIT_ALLOW_PROTOCOL": protocols,
+	}}))
 	if err == nil && result.ReturnCode != 0 {
 		err = t.unreached(ctx, c.URL, git.Explain("the repository could not be cloned", result.Stderr+result.Why()))
 	}
@@ -178,7 +157,7 @@ func (t Tree) Clone(ctx context.Context, c Clone) (Begun, error) {
 	if c.InImage {
 		behind, rest, _ := strings.Cut(text, "\n")
 		text = rest
-		if n, err := strconv.Atoi(behind); err == nil && c.Given.Bundle != nil {
+		if n, err := strconv.Atoi(behind); err == nil && c.Given.Bundle != "" {
 			begun.Behind = n
 		}
 	}
@@ -211,24 +190,4 @@ func (t Tree) unreached(ctx context.Context, from string, err error) error {
 	}
 	why := t.Fleet.Refusal(ctx, t.Account, t.ID, address.Hostname())
 	return cmp.Or(git.Unreached("the repository could not be cloned", address.Hostname(), why), err)
-}
-
-// copyGiven copies the bundle and the user's uncommitted changes into the sandbox, where scripts read them.
-func (t Tree) copyGiven(ctx context.Context, g Given) error {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for name, text := range map[string][]byte{"repo.bundle": g.Bundle, "uncommitted.patch": g.Uncommitted.Patch,
-		"shallow": g.Shallow} {
-		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
-		if err == nil {
-			_, err = w.Write(text)
-		}
-		if err != nil {
-			return errors.Wrapf(err, "pack the bundle")
-		}
-	}
-	if err := w.Close(); err != nil {
-		return errors.Wrapf(err, "pack the bundle")
-	}
-	return t.Fleet.CopyIn(ctx, t.Account, t.ID, bundleDir, &archive)
 }

@@ -26,6 +26,7 @@ type Repository struct {
 	// Start is the agent's starting commit: Base, or the user's uncommitted changes on top of it.
 	Start string `json:"start,omitempty"`
 	Pull  string `json:"pull_request,omitempty"` // address of the pull request
+	Taken string `json:"taken,omitempty"`        // digest of the changes that a client has
 }
 
 // RepositoryRequest describes a repository to clone.
@@ -93,18 +94,27 @@ type Request struct {
 	Repositories []RepositoryRequest // the first may have no URL
 	Name         string              // of the first repository's directory; "" means that of its address
 	Subdir       string              // of the first repository, where the agent starts; "" means its top
-	Given        Given
+	Sent         Sent
 }
 
-// Given is the user's own state of the first repository.
+// Sent describes the user's own state of the first repository.
+type Sent struct {
+	Commits bool   // a bundle has them
+	Shallow []byte // the file .git/shallow, if the bundle is from a shallow repository
+	Changes bool   // a patch has the uncommitted changes
+	Author  Author // of the changes
+}
+
+// Given is the user's own state of the first repository, in files of this machine.
 type Given struct {
-	// Bundle, if set, is the output of `git bundle create - HEAD`: the repository is cloned from it instead of its URL,
+	// Bundle, if set, has the output of `git bundle create - HEAD`: the repository is cloned from it instead of its URL,
 	// which remains its origin.
-	Bundle []byte
+	Bundle string
 	// Shallow accompanies a Bundle from a shallow repository: the content of its file .git/shallow.
 	Shallow []byte
-	// Uncommitted accompanies Bundle.
-	Uncommitted Uncommitted
+	// Patch accompanies Bundle: the output of `git diff --binary HEAD`. "" means no uncommitted changes.
+	Patch  string
+	Author Author // of the changes
 }
 
 // maxRepositories is how many repositories a session may have.
@@ -112,8 +122,8 @@ const maxRepositories = 10
 
 // Check returns the repositories of req, or an error if their source is invalid.
 func Check(req Request) ([]Repository, error) {
-	first, given := req.Repositories[0], req.Given
-	if (len(given.Bundle) > 0 || first.URL == "") && first.Depth != 0 {
+	first := req.Repositories[0]
+	if (req.Sent.Commits || first.URL == "") && first.Depth != 0 {
 		return nil, errors.Newf(errors.Invalid, "depth needs a repository that is cloned from an address")
 	}
 	if len(req.Repositories) > maxRepositories {
@@ -136,7 +146,7 @@ func Check(req Request) ([]Repository, error) {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory of the repository %.200q", req.Subdir),
 			"give a path relative to the repository's root, such as services/api")
 	}
-	return all, given.check()
+	return all, req.Sent.check()
 }
 
 // dir returns the directory of the i-th repository, or an error if the repository is invalid.
@@ -171,15 +181,16 @@ func (req Request) dir(i int) (string, error) {
 var shallowFile = pattern.New(`^([0-9a-f]{40,64}\n)+$`)
 
 // check returns Invalid if the parts do not fit together.
-func (g Given) check() error {
-	if len(g.Shallow) > 0 && (len(g.Bundle) == 0 || !shallowFile().Match(g.Shallow)) {
+func (s Sent) check() error {
+	if len(s.Shallow) > 0 && (!s.Commits || !shallowFile().Match(s.Shallow)) {
 		return errors.Newf(errors.Invalid, "invalid shallow: want a list of commits in the format of .git/shallow")
 	}
-	if len(g.Uncommitted.Patch) > 0 {
-		if len(g.Bundle) == 0 {
-			return errors.Newf(errors.Invalid, "uncommitted changes need their repository, as a bundle")
+	if s.Changes {
+		if !s.Commits {
+			return errors.Remedy(errors.Newf(errors.Invalid, "uncommitted changes need their repository, as a bundle"),
+				"send its commits, too")
 		}
-		return CheckAuthor(g.Uncommitted.Author)
+		return CheckAuthor(s.Author)
 	}
 	return nil
 }

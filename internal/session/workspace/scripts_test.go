@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -26,7 +27,8 @@ func newScripts(t *testing.T) *scripts {
 	return &scripts{t, t.TempDir()}
 }
 
-// run runs a program in a directory below dir and returns its standard output and its exit code.
+// run runs a program in a directory below dir and returns its standard output and its exit code. Its input is the file
+// that env names as INPUT.
 func (s *scripts) run(dir string, env map[string]string, args ...string) (string, int) {
 	s.Helper()
 	cmd := exec.CommandContext(s.Context(), args[0], args[1:]...)
@@ -34,6 +36,14 @@ func (s *scripts) run(dir string, env map[string]string, args ...string) (string
 	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL="+filepath.Join(s.dir, "gitconfig"),
 		"GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=A",
 		"GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
+	if name := env["INPUT"]; name != "" {
+		input, err := os.Open(name)
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer input.Close()
+		cmd.Stdin = pipeOf{input} // as in a sandbox
+	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		cmd.Env = append(cmd.Env, name+"="+env[name])
 	}
@@ -48,6 +58,9 @@ func (s *scripts) run(dir string, env map[string]string, args ...string) (string
 	}
 	return string(out), cmd.ProcessState.ExitCode()
 }
+
+// pipeOf hides that a Reader is a file, so that programs read it through a pipe.
+type pipeOf struct{ io.Reader }
 
 func (s *scripts) git(dir string, args ...string) string {
 	s.Helper()
@@ -89,16 +102,23 @@ func (s *scripts) project() {
 // begin runs the script that fetches a repository into the directory "agent".
 func (s *scripts) begin(script string, env map[string]string) string {
 	s.Helper()
-	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0",
-		"WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
-		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org",
-		"CONFIG": Tree{Session: "ses_x"}.config(env["BRANCH"])}
-	maps.Copy(all, env)
-	out, code := s.run("", all, "/bin/sh", "-euc", script)
+	out, code := s.tryBegin(script, env)
 	if code != 0 {
 		s.Fatal("the repository was not cloned")
 	}
-	return strings.TrimSuffix(out, "\n")
+	return out
+}
+
+// tryBegin is begin for a script that may fail.
+func (s *scripts) tryBegin(script string, env map[string]string) (out string, code int) {
+	s.Helper()
+	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0", "FROM": "", "SENT": "",
+		"WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
+		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org",
+		"CONFIG": Tree{Session: "ses_x"}.config(env["BRANCH"]), "REMOTE": remoteSection(env["ORIGIN"])}
+	maps.Copy(all, env)
+	out, code = s.run("", all, "/bin/sh", "-euc", script)
+	return strings.TrimSuffix(out, "\n"), code
 }
 
 // bundle runs the script that hands a repository back, and lists the branches of the resulting bundle.
@@ -135,7 +155,7 @@ func TestCloneOfShallowBundle(t *testing.T) {
 			s.git("mine", append([]string{"bundle", "create", "-q", "../in"}, refs...)...)
 			want := s.git("mine", "rev-parse", refs[len(refs)-1])
 			s.write("patch", "")
-			out := s.begin(cloneScript, map[string]string{"FROM": s.dir + "/in",
+			out := s.begin(cloneScript, map[string]string{"SENT": "yes", "INPUT": s.dir + "/in",
 				"SHALLOW": s.dir + "/mine/.git/shallow", "BRANCH": branch, "ORIGIN": "https://example.org/o/n.git"})
 			s.want("begins on", out, want+" "+want)
 			s.want("branch", s.git("agent", "symbolic-ref", "--short", "HEAD"), "harvest/x")
@@ -155,6 +175,67 @@ func TestCloneOfShallowBundle(t *testing.T) {
 	}
 }
 
+// TestCloneOfBundle checks that a repository made from a bundle is like one that git clone makes, for each hash, with
+// and without an origin, and that bundles without the whole history, and other data, are refused.
+// mission: C3, E3
+func TestCloneOfBundle(t *testing.T) {
+	const origin = "https://example.org/o/n.git"
+	for name, c := range map[string]struct {
+		format         string
+		refs           []string
+		branch, origin string
+	}{
+		"current":        {"sha256", []string{"HEAD", "refs/heads/main"}, "main", origin},
+		"without origin": {"sha1", []string{"HEAD", "refs/heads/main"}, "main", ""},
+		"another":        {"sha1", []string{"HEAD", "refs/heads/o'the\"r"}, "o'the\"r", origin},
+		"no branch":      {"sha1", []string{"HEAD", "refs/heads/main"}, "", origin},
+		"detached":       {"sha1", []string{"HEAD"}, "", origin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScripts(t)
+			s.git("", "init", "-q", "-b", "main", "--object-format="+c.format, "project")
+			s.write("project/a", "a\n")
+			s.git("project", "add", "-A")
+			s.git("project", "commit", "-q", "-m", "a")
+			s.git("project", "branch", "o'the\"r")
+			s.git("project", "commit", "-q", "-m", "b", "--allow-empty")
+			s.git("project", append([]string{"bundle", "create", "-q", "../in"}, c.refs...)...)
+			clone := []string{"clone", "-q", s.dir + "/in", "want"}
+			if c.branch != "" {
+				clone = append(clone, "--branch="+c.branch)
+			}
+			s.git("", clone...)
+			want := "remote remove origin"
+			if c.origin != "" {
+				want = "remote set-url origin " + c.origin
+			}
+			s.git("want", strings.Fields(want)...)
+			s.begin(cloneScript, map[string]string{"SENT": "yes", "INPUT": s.dir + "/in", "BRANCH": c.branch,
+				"ORIGIN": c.origin})
+			s.git("agent", "checkout", "-q", "--detach")
+			s.git("agent", "branch", "-q", "-D", "harvest/x")
+			s.git("agent", "update-ref", "-d", "refs/harvest/reported")
+			for _, question := range []string{"for-each-ref --format=%(refname)%(objectname)%(symref)",
+				"config --get-regexp ^(remote|branch)\\.", "rev-parse HEAD", "status --porcelain"} {
+				args := append([]string{"git"}, strings.Fields(question)...)
+				got, _ := s.run("agent", nil, args...)
+				want, _ := s.run("want", nil, args...)
+				s.want(question, got, want)
+			}
+		})
+	}
+	s := newScripts(t)
+	s.project()
+	s.git("project", "bundle", "create", "-q", "../in", "HEAD~1..main")
+	s.write("none", "PACK is missing\n")
+	for name, branch := range map[string]string{"in": "main", "none": "main"} {
+		if out, code := s.tryBegin(cloneScript, map[string]string{"SENT": "yes", "INPUT": s.dir + "/" + name,
+			"BRANCH": branch}); code != 128 {
+			t.Errorf("%s: %d, %s", name, code, out)
+		}
+	}
+}
+
 // TestShallowBundleOnImage checks that an image of a shallow repository can be updated from a bundle, whether or not
 // the image has the parents of the bundle's commits.
 func TestShallowBundleOnImage(t *testing.T) {
@@ -171,7 +252,7 @@ func TestShallowBundleOnImage(t *testing.T) {
 			s.git("", "clone", "-q", "--depth=2", "file://"+s.dir+"/project", "mine")
 			s.git("mine", "bundle", "create", "-q", "../in", "HEAD")
 			head := s.git("mine", "rev-parse", "HEAD")
-			out := s.begin(imageScript, map[string]string{"FROM": s.dir + "/in",
+			out := s.begin(imageScript, map[string]string{"SENT": "yes", "INPUT": s.dir + "/in",
 				"SHALLOW": s.dir + "/mine/.git/shallow", "ORIGIN": "https://example.org/o/n.git"})
 			if _, begins, _ := strings.Cut(out, "\n"); begins != head+" "+head {
 				t.Errorf("%q, want %s", out, head)
@@ -244,7 +325,36 @@ func TestLeftScript(t *testing.T) {
 	s.git("other", "switch", "-q", "-c", "aside")
 	s.git("other", "commit", "-q", "--allow-empty", "-m", "Aside")
 	s.git("other", "switch", "-q", "main")
-	s.want("left", left(), "other: branch aside: 1 commits")
+	s.want("left", left(), "other: branch aside: 1 commit")
+}
+
+// TestFilesBelowUnfetchedSubmodulesAreReported checks that files in the place of a submodule that was not fetched are
+// reported as not handed back, with and without .gitmodules.
+// mission: E8
+func TestFilesBelowUnfetchedSubmodulesAreReported(t *testing.T) {
+	s := newScripts(t)
+	s.project()
+	s.git("", "clone", "-q", "project", "agent")
+	commit := s.git("agent", "rev-parse", "HEAD")
+	for _, name := range []string{"sub/module", "link"} {
+		s.git("agent", "update-index", "--add", "--cacheinfo", "160000,"+commit+","+name)
+	}
+	s.write("agent/.gitmodules", "[submodule \"m\"]\n\tpath = sub/module\n\turl = https://example.org/m\n")
+	s.git("agent", "add", ".gitmodules")
+	s.git("agent", "commit", "-q", "-m", "Submodules")
+	if err := os.MkdirAll(filepath.Join(s.dir, "agent/sub/module/empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	left := func() string {
+		out, _ := s.run("", nil, "/bin/sh", "-euc", leftScript, "sh", git.Program, s.dir+"/agent")
+		return strings.TrimSuffix(out, "\n")
+	}
+	s.want("nothing", left(), "")
+	s.write("agent/sub/module/new", "x\n")
+	s.write("agent/sub/module/deep/new", "x\n")
+	s.write("agent/link/.hidden", "x\n")
+	s.want("left", left(), "agent: submodule link, which was not fetched: 1 file\n"+
+		"agent: submodule sub/module, which was not fetched: 2 files")
 }
 
 // TestDiffScriptIgnoresSettings checks that a patch can be applied whatever the agent's settings of git are.

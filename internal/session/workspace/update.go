@@ -53,14 +53,15 @@ var startFiles = []string{"CLAUDE*.md", "AGENTS.md", ".mcp.json", ".claude/**", 
 // otherFiles is the exit code of refreshScript if startFiles have changed.
 const otherFiles = 9
 
-// refreshScript updates a repository in which no work has begun to its newest commit, or to that of the bundle FROM,
-// and adds the user's uncommitted changes. It prints the starting commit and the agent's starting commit. Its
-// parameters are startFiles, and environment variables.
-const refreshScript = `
+// refreshScript updates a repository in which no work has begun to its newest commit, or to that of a bundle, and adds
+// the user's uncommitted changes. It prints the starting commit and the agent's starting commit. Its parameters are
+// startFiles, and environment variables.
+const refreshScript = receive + `
 cd "$DIR"
-if [ -n "$FROM" ]; then
-	git fetch --quiet --no-tags --no-recurse-submodules "$FROM" "${BRANCH:+refs/heads/}${BRANCH:-HEAD}"
-	new=FETCH_HEAD
+if [ -n "$SENT" ]; then
+	header
+	objects
+	new=$head
 elif [ -n "$ORIGIN" ]; then
 	git fetch --quiet --no-recurse-submodules --no-auto-maintenance origin
 	new=refs/remotes/origin/${BRANCH:-HEAD}
@@ -84,22 +85,18 @@ echo "$base $start"`
 // Refresh brings a repository in which no work has begun to the newest commit of origin, or of the user's own state. It
 // returns the starting commit and the agent's starting commit, or Conflict if the agent would have to start again.
 func (t Tree) Refresh(ctx context.Context, r Repository, origin string, given Given) (base, start string, err error) {
-	from, patch := "", ""
-	if given.Bundle != nil {
-		if err := t.copyGiven(ctx, given); err != nil {
-			return "", "", err
-		}
-		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
+	sent, err := t.send(ctx, given)
+	if err != nil {
+		return "", "", err
 	}
+	defer sent.close(ctx)
 	var files []string
 	for _, pattern := range startFiles {
 		files = append(files, ":(glob)**/"+pattern)
 	}
-	by := given.Uncommitted.Author
-	out, result, err := t.Run(ctx, shell.Script{Text: refreshScript, Params: files, Env: map[string]string{
-		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": r.Branch, "PATCH": patch, "BY": by.Name,
-		"BYMAIL": by.Email, "CONFIG": configSection([2]string{"title", t.Title}), "GIT_ALLOW_PROTOCOL": protocols,
-	}})
+	out, result, err := t.Run(ctx, sent.script(shell.Script{Text: refreshScript, Params: files,
+		Env: map[string]string{"DIR": r.Dir, "ORIGIN": origin, "BRANCH": r.Branch,
+			"CONFIG": configSection([2]string{"title", t.Title}), "GIT_ALLOW_PROTOCOL": protocols}}))
 	switch {
 	case err != nil:
 		return "", "", err

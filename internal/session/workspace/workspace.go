@@ -15,7 +15,7 @@ import (
 const (
 	root      = "/workspace"           // parent of the repositories' directories
 	eventsDir = "/var/lib/harvest-git" // of files that harvest-git writes
-	bundleDir = "/tmp/harvest-bundle"  // where a clone reads the user's own state
+	givenDir  = "/tmp/harvest-given"   // where a clone reads the user's uncommitted changes
 	program   = "/usr/local/bin/" + git.ProgramName
 	protocols = "https:http:ssh:git:file" // by which git may fetch
 )

@@ -45,7 +45,7 @@ func TestFaultsOfClaude(t *testing.T) {
 	f.stops("hang", "agent.ready")
 	f.killed("claude", "ended with code 137")
 	f.goesOn()
-	f.h.Must("end", f.id)
+	f.h.Must("end", "--discard", f.id)
 
 	f.h.Must("agent", "--agent", "claude", "--repo", "none", "--max-usd", "0.001", "-d", "[slow] go")
 	if done := f.h.Event(f.h.Session(), 0, "done").Data; !done.Failed || !strings.Contains(done.Text, "cost limit") {

@@ -87,7 +87,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	}
 	h.Has(t, "+written by a server", "diff", h.Session())
 	h.Has(t, "it is tall", "memory", "get", "owner/project")
-	h.Must("end", h.Session())
+	h.Must("end", "--discard", h.Session())
 }
 
 // missingTools returns the prefixes without a tool in the first request with a prompt.
@@ -178,6 +178,6 @@ func TestLargeFilesOfSessions(t *testing.T) {
 		if got := h.Event(id, 0, "tool.completed").Data; got.Text != c.want || got.Failed {
 			t.Errorf("%q: %+v", c.flags, got)
 		}
-		h.Must("end", id)
+		h.Must("end", "--discard", id)
 	}
 }

@@ -58,5 +58,5 @@ func TestPromptWaitsForSlowServer(t *testing.T) {
 		"mcp__devtools__"); len(missing) > 0 {
 		t.Errorf("the first request with the prompt has no tools %v", missing)
 	}
-	h.Must("end", h.Session())
+	h.Must("end", "--discard", h.Session())
 }

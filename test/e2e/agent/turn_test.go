@@ -195,7 +195,7 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 func checkContinues(t *testing.T, h *host.Host, stub *modeltest.Stub) {
 	t.Helper()
 	id := h.Session()
-	h.Must("end", id)
+	h.Must("end", "--discard", id)
 	if got := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--",
 		"python3", "-c",
 		"import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(\"SELECT role, "+

@@ -261,7 +261,7 @@ func TestCompare(t *testing.T) {
 		!strings.Contains(w.screen(), "kept "+list) {
 		t.Errorf("the sessions are %s", list)
 	}
-	h.Must("end", h.Session())
+	h.Must("end", "--discard", h.Session())
 
 	w = openWindow(t, h, project, "compare", "--agents", "scripted", "--n", "2", "/run sleep 1000")
 	w.shows("2 sessions; Ctrl-C leaves them")
@@ -277,5 +277,5 @@ func TestCompare(t *testing.T) {
 	if len(list) != 2 || strings.Count(h.Must("sessions"), "running_tool") != 2 {
 		t.Errorf("the sessions are %v", list)
 	}
-	h.Must(append([]string{"end"}, list...)...)
+	h.Must(append([]string{"end", "--discard"}, list...)...)
 }

@@ -120,7 +120,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 			func(t *testing.T, h *host.Host) {
 				id, _, _ := strings.Cut(h.Must("sessions", "-o", "name"), "\n")
 				h.Has(t, "hello after all", "send", id, "hello after all")
-				h.Must("end", id)
+				h.Must("end", "--discard", id)
 			}},
 		{"rekey.begun", []string{"secret", "rekey"}, secretsOpen},
 		{"rekey.sealed", []string{"secret", "rekey"}, secretsOpen},
@@ -140,7 +140,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 			t.Fatal(h.Log())
 		}
 	}
-	h.Must("end", session)
+	h.Must("end", "--discard", session)
 }
 
 // killAt has a server killed and checks the state that the next one finds.

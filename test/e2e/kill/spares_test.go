@@ -64,6 +64,6 @@ func killWithSpare(t *testing.T, h *host.Host, point string, sessions int) {
 	}
 	for _, s := range all {
 		h.Has(t, s.SandboxID, "sandbox", "ls")
-		h.Must("end", s.ID)
+		h.Must("end", "--discard", s.ID)
 	}
 }

@@ -85,5 +85,5 @@ func TestPageAnnouncesSession(t *testing.T) {
 		t.Errorf("%d sandboxes were made for it", ahead)
 	}
 	b.clean()
-	h.Must("end", id)
+	h.Must("end", "--discard", id)
 }

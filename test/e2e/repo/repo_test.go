@@ -123,7 +123,7 @@ func testSession(t *testing.T, h *host.Host, g *host.Git) {
 	if out := h.Must("diff", id); out != "" {
 		t.Errorf("what others have done counts as the agent's: %s", out)
 	}
-	h.Must("end", id)
+	h.Must("end", "--discard", id)
 	box, err := server.Sandbox(t.Context(), s.SandboxID)
 	if err != nil {
 		t.Fatal(err)
