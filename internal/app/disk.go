@@ -121,8 +121,8 @@ func (a *App) watchDisk(ctx context.Context, reserve func() error) {
 	})
 }
 
-// check renews the reserve, and publishes the level if it has changed. It returns to a better level only with some space
-// more than its limit, so that a disk near a limit causes few events.
+// check renews the reserve, and publishes the level if it has changed. It returns to a better level only with some
+// space more than its limit, so that a disk near a limit causes few events.
 func (w *diskWatch) check(ctx context.Context) {
 	err := w.reserve()
 	if err != nil && !w.unreserved {

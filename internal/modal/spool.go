@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
 const (
@@ -129,7 +128,7 @@ func (s *spool) put(p []byte) bool {
 		return false
 	default:
 		if err := s.ring(p, s.size, s.file.WriteAt); err != nil {
-			s.fail(err, s.size)
+			s.fail(s.size)
 			s.first = max(s.first, s.size+int64(len(p))-s.limit) // a part of p may have replaced the oldest bytes
 			return false
 		}
@@ -149,10 +148,7 @@ func (s *spool) put(p []byte) bool {
 }
 
 // fail gives up the disk for further output. The bytes before offset split are in the file. s.mu is held.
-func (s *spool) fail(err error, split int64) {
-	logf.Warnf(context.Background(), "the output of a command stays in memory: %v", err)
-	s.failed, s.split = true, split
-}
+func (s *spool) fail(split int64) { s.failed, s.split = true, split }
 
 // skip advances by n bytes that were written but not kept.
 func (s *spool) skip(n int64) {
@@ -252,7 +248,7 @@ func (s *spool) open() bool {
 		}
 	}
 	if err != nil {
-		s.fail(err, s.first)
+		s.fail(s.first)
 		return false
 	}
 	s.file, s.mem = f, nil
@@ -382,7 +378,6 @@ func (s *spool) read(buf []byte, offset int64) int {
 	}
 	buf = buf[:min(int64(len(buf)), inFile-offset)]
 	if err := s.ring(buf, offset, s.file.ReadAt); err != nil {
-		logf.Warnf(context.Background(), "the output of a command is lost: %v", err)
 		s.first = inFile
 		return 0
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,6 +65,21 @@ func TestFullDisk(t *testing.T) {
 		err := tarfs.Unpack(root, "", bytes.NewReader(archive(t, entries...)), tarfs.Options{})
 		if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no space left") {
 			t.Errorf("%s: got %v", name, err)
+		}
+		if errors.RemedyOf(err) == "" {
+			t.Errorf("%s: no remedy", name)
+		}
+	}
+	for _, c := range []struct {
+		errno      syscall.Errno
+		name, want string
+		kind       errors.Kind
+	}{{syscall.EDQUOT, "a/b", `there is no space left to write "a/b"`, errors.Exhausted},
+		{syscall.ENOSPC, "a/.harvest-X", "there is no space left to write the file", errors.Exhausted},
+		{syscall.EIO, "a/b", `the disk failed at "a/b" (input/output error)`, errors.Unavailable}} {
+		err := tarfs.Explain(&fs.PathError{Op: "write", Path: c.name, Err: c.errno}, c.name)
+		if errors.Message(err) != c.want || errors.KindOf(err) != c.kind || errors.RemedyOf(err) == "" {
+			t.Errorf("%v: %q, %s, want %q", c.errno, errors.Message(err), errors.KindOf(err), c.want)
 		}
 	}
 	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {

@@ -7,6 +7,7 @@ package tarfs
 
 import (
 	"archive/tar"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -77,6 +78,9 @@ func Clean(name string) (string, error) {
 	return clean, nil
 }
 
+// temporary is the name prefix of files that are still being written.
+const temporary = ".harvest-"
+
 // Explain gives an error of a file operation on name its kind and a message for clients.
 func Explain(err error, name string) error {
 	text, kind := "", errors.Kind("")
@@ -86,7 +90,12 @@ func Explain(err error, name string) error {
 	case errors.Is(err, escapes()) || errors.Is(err, syscall.EXDEV):
 		kind, text = errors.Invalid, "%.200q leads out of its directory"
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		kind, text = errors.Exhausted, "there is no space left to write %.200q"
+		err = errors.Remedy(err, "remove files in the sandbox; if it is below its disk limit, free space on the disk of "+
+			"the data directory")
+		kind, text = errors.Exhausted, "there is no space left to write %s"
+	case errors.Is(err, syscall.EIO):
+		err = errors.Remedy(err, "check the disk of the data directory: harvest doctor, and dmesg on the server")
+		kind, text = errors.Unavailable, "the disk failed at %s (input/output error)"
 	case errors.Is(err, fs.ErrNotExist):
 		kind, text = errors.NotFound, "%.200q does not exist"
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
@@ -102,7 +111,18 @@ func Explain(err error, name string) error {
 	default:
 		return errors.Wrapf(err, "%.200q", name)
 	}
+	if strings.Contains(text, "%s") {
+		return errors.Explainf(err, kind, text, shown(name))
+	}
 	return errors.Explainf(err, kind, text, name)
+}
+
+// shown returns name quoted, without the names of temporary files, which clients do not know.
+func shown(name string) string {
+	if strings.HasPrefix(path.Base(name), temporary) {
+		return "the file"
+	}
+	return fmt.Sprintf("%.200q", name)
 }
 
 // openDir opens a directory. The error of os.Root for a file has no sentinel.

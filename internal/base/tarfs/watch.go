@@ -299,9 +299,6 @@ func (k *known) forget(dir string) {
 	delete(k.dirs, dir)
 }
 
-// temporary is the name prefix of files that are still being written.
-const temporary = ".harvest-"
-
 // TemporaryName returns a name for a file that is being written. A watch does not report it.
 func TemporaryName() string { return temporary + rand.Text() }
 

@@ -139,8 +139,8 @@ func missing(cmd dockerfile.Command) func(bytes int64) {
 		return nil
 	}
 	return func(bytes int64) {
-		_, _ = fmt.Fprintf(cmd.Stdout, "\nharvest: %d bytes of the output are missing: the server's disk did not return them\n",
-			bytes)
+		_, _ = fmt.Fprintf(cmd.Stdout,
+			"\nharvest: %d bytes of the output are missing: the server's disk did not return them\n", bytes)
 	}
 }
 

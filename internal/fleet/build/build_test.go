@@ -186,8 +186,8 @@ func TestRunWithoutCrashed(t *testing.T) {
 	}
 }
 
-// TestMissingOutput checks that the log of a build says where output is missing, and that a command whose output is data
-// fails.
+// TestMissingOutput checks that the log of a build says where output is missing, and that a command fails whose output
+// is data.
 func TestMissingOutput(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
