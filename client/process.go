@@ -53,6 +53,7 @@ func (c *Client) Start(ctx context.Context, ref string, req api.ExecRequest, str
 	if err := checkText(req); err != nil {
 		return nil, err
 	}
+	req.NoStdin = streams.Stdin == nil
 	return c.start(ctx, api.Path(api.SandboxExec, ref), req, streams)
 }
 
@@ -102,6 +103,7 @@ func (c *Client) Run(ctx context.Context, req api.RunRequest, streams Streams) (
 	if err := checkText(req.ExecRequest); err != nil {
 		return nil, err
 	}
+	req.NoStdin = streams.Stdin == nil
 	return c.start(ctx, api.Run, req, streams)
 }
 

@@ -13,7 +13,9 @@ type ExecRequest struct {
 	Args []string `json:"args,omitempty"` // the program and its arguments; with Code, the arguments that the code sees
 	Code string   `json:"code,omitempty"` // Python, instead of a program
 
-	Stdin          string            `json:"stdin,omitempty"` // not for streams, which use messages
+	Stdin string `json:"stdin,omitempty"` // not for streams, which use messages
+	// NoStdin, for a stream, makes the input empty: no messages with input follow.
+	NoStdin        bool              `json:"no_stdin,omitempty"`
 	Env            map[string]string `json:"env,omitempty"`
 	Workdir        string            `json:"workdir,omitempty"`
 	User           string            `json:"user,omitempty"`
@@ -143,6 +145,7 @@ type Exit struct {
 	Signal      string `json:"signal,omitempty"`
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
 	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume grew beyond the disk limit
+	InputLost   bool   `json:"input_lost,omitempty"`   // killed because its input was lost when the server ended
 	Crashed     string `json:"crashed,omitempty"`      // as in Result
 }
 

@@ -386,6 +386,10 @@ type Command struct {
 	// Stdin is read to its end and then closed. On a terminal, its end types end-of-file. nil is an empty
 	// input.
 	Stdin io.Reader
+	// InputOnce says that no later connection can continue Stdin. If Stdin fails, or the connection that provides it
+	// breaks before the end of Stdin, the command and its descendants are killed, and Exit.InputLost is set: it would
+	// wait for ever, or take a part of the input for all of it. It has no effect on a terminal.
+	InputOnce bool
 	// Stdout and Stderr receive the output as it is produced; a slow writer slows the command down. With nil,
 	// the output is only kept for ProcessOpener. If a writer fails, it gets no more output, but the command
 	// continues.
@@ -414,6 +418,8 @@ type Exit struct {
 	Signal      string `json:"signal,omitempty"` // "KILL", …
 	OutOfMemory bool   `json:"out_of_memory,omitempty"`
 	OutOfSpace  bool   `json:"out_of_space,omitempty"` // killed while a volume exceeded the disk limit
+	// InputLost is set if the command was killed because the rest of its input was lost (Command.InputOnce).
+	InputLost bool `json:"input_lost,omitempty"`
 	// Crashed lists processes of the command that a signal such as SIGSEGV ended, unless another process or a
 	// user sent the signal: "process node (pid 12) died of SIGSEGV at address 0x0". The command may have
 	// continued without them. Engines that cannot see such signals leave it empty.
@@ -425,9 +431,9 @@ type ProcessOpener interface {
 	// Processes lists the commands of the sandbox, including ended ones while their output is kept.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 	// OpenProcess attaches to a command: it writes all kept output from the beginning, then the output that
-	// follows. The kept output is bounded, and more so if the disk is full; Truncated reports the dropped part. When ctx ends, the connection
-	// ends, but not the command, which no longer waits for that reader: Wait returns Canceled or Timeout.
-	// NotFound if the process does not exist.
+	// follows. The kept output is bounded, and more so if the disk is full; Truncated reports the dropped part.
+	// When ctx ends, the connection ends, but not the command, which no longer waits for that reader: Wait returns
+	// Canceled or Timeout. NotFound if the process does not exist.
 	OpenProcess(ctx context.Context, id string, stdio Stdio) (Process, error)
 }
 

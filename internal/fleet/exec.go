@@ -23,7 +23,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 	cmd := engine.Command{
 		Args: req.Args, Own: req.Own, Merged: req.Merged, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
 		Terminal: req.Terminal,
-		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Truncated: req.Truncated,
+		Stdin:    req.Stdin, InputOnce: req.InputOnce, Stdout: req.Stdout, Stderr: req.Stderr, Truncated: req.Truncated,
 	}
 	limit, err := f.rules.Command(cmd, req.Timeout)
 	if err != nil {

@@ -24,6 +24,8 @@ type ExecRequest struct {
 	Terminal *engine.Size  // nil: pipes
 	Timeout  time.Duration // 0 means the default (30 minutes)
 	Stdin    io.Reader     // nil is an empty input
+	// InputOnce says that no later server can continue Stdin, as described for engine.Command.
+	InputOnce bool
 	// Stdout and Stderr receive the output as it is printed. If one is nil, Result contains that stream, limited by
 	// Capture. Output of detached commands is available through Attach only.
 	Stdout, Stderr io.Writer

@@ -118,6 +118,8 @@ func processStatus(p api.Process) string {
 	switch {
 	case p.Exit == nil:
 		return "running"
+	case p.Exit.InputLost:
+		return "input lost"
 	case p.Exit.OutOfMemory:
 		return "out of memory"
 	case p.Exit.Signal != "":

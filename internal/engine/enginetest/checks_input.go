@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 )
 
@@ -20,6 +21,7 @@ var inputChecks = []check{
 	{"input/nil is empty", "without an input, a command sees its end at once", nil, checkNoInput},
 	{"input/8 MB", "input that is larger than any pipe goes through whole", nil, checkLargeInput},
 	{"input/not read", "Wait returns although the input was not read, or has nothing to give", nil, checkUnreadInput},
+	{"input/lost", "a command whose input fails is killed, and its exit says so", nil, checkLostInput},
 	{"input/in pieces", "input arrives as it comes, before its end", nil, checkInputPieces},
 }
 
@@ -69,6 +71,25 @@ func checkUnreadInput(t *testing.T, s *suite) {
 			start(t, s.shared, cmd).expect(t, engine.Exit{Code: 3}, "ran\n")
 		})
 	}
+}
+
+// checkLostInput checks that a part of an input is not taken for all of it, if the input cannot be continued.
+func checkLostInput(t *testing.T, s *suite) {
+	in, w := io.Pipe()
+	cmd := sh(`rm -f /tmp/whole; cat >/tmp/part; touch /tmp/whole`)
+	cmd.Stdin, cmd.InputOnce = in, true
+	c := start(t, s.shared, cmd)
+	if _, err := io.WriteString(w, "a part"); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.CloseWithError(errors.Errorf("the server has ended"))
+	exit, err := c.Wait(soon(t, time.Minute))
+	if err != nil || !exit.InputLost || exit.Signal != "KILL" {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	start(t, s.shared, sh(`test -e /tmp/whole || echo incomplete`)).expect(t, engine.Exit{}, "incomplete\n")
+	cmd = engine.Command{Args: []string{"cat"}, Stdin: strings.NewReader("all"), InputOnce: true}
+	start(t, s.shared, cmd).expect(t, engine.Exit{}, "all")
 }
 
 type endless struct{}

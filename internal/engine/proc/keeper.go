@@ -59,23 +59,27 @@ type order struct {
 	Identity *identity
 	Size     *engine.Size
 	Input    bool // standard input follows
-	Merged   bool // standard error goes to standard output
+	// InputOnce makes the loss of input kill the command, as described for engine.Command.
+	InputOnce bool
+	Merged    bool // standard error goes to standard output
 }
 
 // keeper owns a running command, its pipes and its output. It ends when the command has ended and every
 // attached client has received all output.
 type keeper struct {
 	order
-	spool  *spool
-	listen *net.UnixListener
-	cmd    *exec.Cmd
-	input  *os.File   // the command's standard input, or its terminal
-	output []*os.File // sources of the spool
-	pumps  sync.WaitGroup
-	conns  sync.WaitGroup
-	closed sync.Once     // of input
-	exit   engine.Exit   // valid when done is closed
-	done   chan struct{} // closed when the command has ended, its output is complete and its exit is on disk
+	spool      *spool
+	listen     *net.UnixListener
+	cmd        *exec.Cmd
+	input      *os.File   // the command's standard input, or its terminal
+	output     []*os.File // sources of the spool
+	pumps      sync.WaitGroup
+	conns      sync.WaitGroup
+	closed     sync.Once // of input
+	inputEnded atomic.Bool
+	inputLost  atomic.Bool
+	exit       engine.Exit   // valid when done is closed
+	done       chan struct{} // closed when the command has ended, with its output complete and its exit on disk
 }
 
 // spawn starts a keeper and returns a connection to it for the request "start".
@@ -129,7 +133,7 @@ func keep(conn net.Conn) error {
 	}
 	k.conns.Go(k.accept)
 	k.conns.Go(func() {
-		if !k.serveOutput(conn, r, reply{}) { // the client has already given up
+		if !k.serveOutput(conn, r, reply{}, true) { // the client has already given up
 			_ = killMarked(context.Background(), markProcess+k.Info.ID)
 		}
 	})
@@ -338,6 +342,7 @@ func (k *keeper) wait() error {
 	} else {
 		k.exit = engine.ExitOf(status.ExitStatus(), 0)
 	}
+	k.exit.InputLost = k.inputLost.Load()
 	k.Info.Exit = &k.exit
 	err := k.saveInfo()
 	atomicfile.ReleaseReserve(k.infoFile())
@@ -358,6 +363,7 @@ func (k *keeper) closeFiles() {
 
 // closeInput ends the standard input.
 func (k *keeper) closeInput() {
+	k.inputEnded.Store(true)
 	k.closed.Do(func() {
 		if k.Size == nil {
 			k.input.Close()
@@ -401,7 +407,7 @@ func (k *keeper) serve(conn net.Conn) {
 	switch req.Op {
 	case "attach":
 		r, dropped := k.spool.reader(0)
-		k.serveOutput(conn, r, reply{Dropped: dropped})
+		k.serveOutput(conn, r, reply{Dropped: dropped}, false)
 		return
 	case "signal":
 		err = k.signal(syscall.Signal(req.Signal))
@@ -453,12 +459,12 @@ func (k *keeper) jobs() []int {
 
 // serveOutput sends output as it is produced, then the exit, and accepts input meanwhile. It returns false if
 // it could not even send answer.
-func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
+func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply, starter bool) bool {
 	defer r.close()
 	if writeValue(conn, frameReply, answer) != nil {
 		return false
 	}
-	go k.feed(conn, r)
+	go k.feed(conn, r, starter)
 	buf := make([]byte, maxData)
 	for {
 		stream, data, err := r.next(buf)
@@ -479,15 +485,35 @@ func (k *keeper) serveOutput(conn net.Conn, r *reader, answer reply) bool {
 	return true
 }
 
-// feed forwards input. When the connection ends, the client has left, and r must no longer block the command.
-func (k *keeper) feed(conn net.Conn, r *reader) {
+// loseInput kills the command if the rest of its input was lost with the connection that started it.
+func (k *keeper) loseInput(starter bool) {
+	select {
+	case <-k.done:
+		return
+	default:
+	}
+	if !starter || !k.InputOnce || k.inputEnded.Load() {
+		return
+	}
+	k.inputLost.Store(true)
+	_ = killMarked(context.Background(), markProcess+k.Info.ID) // best effort
+}
+
+// feed forwards input. starter is set for the connection that started the command. When the connection ends, the client
+// has left, and r must no longer block the command.
+func (k *keeper) feed(conn net.Conn, r *reader, starter bool) {
 	defer r.stop()
 	buf := make([]byte, maxData)
 	for {
 		kind, data, err := readFrame(conn, buf)
 		switch {
 		case err != nil:
+			k.loseInput(starter)
 			return
+		case kind == frameLost && !k.InputOnce:
+			k.closeInput()
+		case kind == frameLost:
+			k.loseInput(starter)
 		case kind == frameInput:
 			_, _ = k.input.Write(data) // the command may have closed its input, or ended
 		case kind == frameEOF:

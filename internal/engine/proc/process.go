@@ -134,7 +134,11 @@ func pumpInput(conn net.Conn, in io.Reader) {
 			return
 		}
 		if err != nil {
-			_ = writeFrame(conn, frameEOF, nil) // the keeper may be gone
+			end := byte(frameEOF)
+			if err != io.EOF {
+				end = frameLost
+			}
+			_ = writeFrame(conn, end, nil) // the keeper may be gone
 			return
 		}
 	}

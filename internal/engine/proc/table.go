@@ -82,8 +82,8 @@ func (t *Table) order(p *process, cmd engine.Command, d Defaults) (*order, error
 	}
 	o := &order{
 		Keep: p.dir, Limit: t.Keep, Dir: filepath.Clean(dir), Identity: id, Size: cmd.Terminal, Input: cmd.Stdin != nil,
-		Merged: cmd.Merged,
-		Info:   engine.ProcessInfo{ID: p.id, Args: cmd.Args, Terminal: p.terminal},
+		InputOnce: cmd.InputOnce && cmd.Terminal == nil, Merged: cmd.Merged,
+		Info: engine.ProcessInfo{ID: p.id, Args: cmd.Args, Terminal: p.terminal},
 	}
 	if d.Host != nil {
 		o.Dir = d.Host(dir)

@@ -29,6 +29,7 @@ const (
 	frameRequest = 'r' // to the keeper: gob of request
 	frameInput   = 'i' // to the keeper: bytes of standard input
 	frameEOF     = 'c' // to the keeper: end of standard input
+	frameLost    = 'l' // to the keeper: the rest of standard input is lost
 	frameReply   = 'a' // from the keeper: gob of reply; to "start" and "attach" before the first output
 	frameStdout  = 'o'
 	frameStderr  = 'e'

@@ -25,6 +25,9 @@ const (
 const carriedReason = "the sandbox was carried over to a new one with its files, because its engine lets none live " +
 	"longer; commands end with that"
 
+// inputLostReason is the reason in the results of commands that were killed because the rest of their input was lost.
+const inputLostReason = "the rest of its standard input was lost when the server ended, so it was killed"
+
 // Execution is a command that was started or attached to. All methods may be called concurrently.
 type Execution struct {
 	set      *Set
@@ -185,6 +188,9 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	}
 	if x.set.sandbox.Carried() && !r.TimedOut {
 		r.Reason = cmp.Or(why, carriedReason)
+	}
+	if exit.InputLost {
+		r.Reason = cmp.Or(r.Reason, inputLostReason)
 	}
 	if exit.OutOfSpace {
 		r.Reason = cmp.Or(r.Reason, "a volume grew beyond the limit of disk or of files")

@@ -314,6 +314,8 @@ func TestReasonsOfEnds(t *testing.T) {
 			Result{ReturnCode: 137, Signal: "KILL", Reason: "the sandbox ended: it ended by itself"}},
 		"no memory": {func(*room) {}, engine.Exit{Code: 137, Signal: "KILL", OutOfMemory: true},
 			Result{ReturnCode: 137, Signal: "KILL", OutOfMemory: true, Reason: "it ran out of memory", Duration: 5}},
+		"no input": {func(*room) {}, engine.Exit{Code: 137, Signal: "KILL", InputLost: true},
+			Result{ReturnCode: 137, Signal: "KILL", Reason: inputLostReason}},
 		"no space": {func(*room) {}, engine.Exit{Code: 1, OutOfSpace: true},
 			Result{ReturnCode: 1, Reason: "a volume grew beyond the limit of disk or of files"}},
 	} {

@@ -3,6 +3,7 @@ package sandboxes
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -29,11 +30,11 @@ func (s *Service) exec(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	ref := r.PathValue("id")
 	if req.Detach {
-		x, err := s.start(ctx, ref, req, engine.Stdio{Stdin: strings.NewReader(req.Stdin)})
+		x, err := s.start(ctx, ref, req, engine.Stdio{Stdin: stdinOf(req)})
 		return edge.Send(w, http.StatusAccepted, started, x, err)
 	}
 	return s.answer(w, r, func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error) {
-		stdio.Stdin = strings.NewReader(req.Stdin)
+		stdio.Stdin = stdinOf(req)
 		x, err := s.start(ctx, ref, req, stdio)
 		if err != nil {
 			return commands.Result{}, err
@@ -56,9 +57,17 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := s.CommandContext(r)
 	defer cancel()
 	return s.answer(w, r, func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error) {
-		stdio.Stdin = strings.NewReader(req.Stdin)
+		stdio.Stdin = stdinOf(req.ExecRequest)
 		return s.runOnce(ctx, req, stdio, tell)
 	})
+}
+
+// stdinOf returns the input in a request, or nil for none.
+func stdinOf(req api.ExecRequest) io.Reader {
+	if req.Stdin == "" {
+		return nil
+	}
+	return strings.NewReader(req.Stdin)
 }
 
 // answer calls do and responds with its result: as JSON, or with the output as events if the client asks for them.
@@ -201,7 +210,7 @@ func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
 	}
 	command := fleet.ExecRequest{
 		Args: req.Args, Env: req.Env, Workdir: req.Workdir, User: req.User, Timeout: timeout, Detach: req.Detach,
-		Stdin: stdio.Stdin, Stdout: stdio.Stdout, Stderr: stdio.Stderr, Truncated: stdio.Truncated,
+		Stdin: stdio.Stdin, InputOnce: true, Stdout: stdio.Stdout, Stderr: stdio.Stderr, Truncated: stdio.Truncated,
 	}
 	if req.Terminal != nil {
 		size := engine.Size(*req.Terminal)

@@ -71,3 +71,26 @@ func FuzzPartial(f *testing.F) {
 		}
 	})
 }
+
+// TestLostInput checks that the end of the server is not the end of an input, unless the client had ended it.
+func TestLostInput(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before func(*window)
+		want   error
+	}{
+		"open":           {func(*window) {}, errors.Unavailable},
+		"open, unread":   {func(w *window) { _ = w.add([]byte("a part")) }, errors.Unavailable},
+		"ended":          {func(w *window) { w.end() }, io.EOF},
+		"ended, unread":  {func(w *window) { _ = w.add([]byte("a part")); w.end() }, errors.Unavailable},
+		"lost and ended": {func(w *window) { w.lose(); w.end() }, errors.Unavailable},
+	} {
+		w := newWindow(func(int) {})
+		c.before(w)
+		w.lose()
+		w.close()
+		if n, err := w.Read(make([]byte, 10)); n != 0 || !errors.Is(err, c.want) {
+			t.Errorf("%s: read %d bytes, %v; want %v", name, n, err, c.want)
+		}
+	}
+}

@@ -32,7 +32,7 @@ func (s *Service) execStream(w http.ResponseWriter, r *http.Request) error {
 		if req.ProcessID != "" {
 			return s.attach(ctx, st, ref, req.AttachRequest)
 		}
-		x, err := s.start(ctx, ref, req.ExecRequest, st.stdio(req.Capture))
+		x, err := s.start(ctx, ref, req.ExecRequest, st.stdio(req.ExecRequest))
 		if err != nil {
 			return commands.Result{}, err
 		}
@@ -55,7 +55,7 @@ func (s *Service) runStream(w http.ResponseWriter, r *http.Request) error {
 			progress := api.Progress(p)
 			st.control(api.Control{Progress: &progress})
 		}
-		return s.runOnce(ctx, req, st.stdio(req.Capture), st.started)
+		return s.runOnce(ctx, req, st.stdio(req.ExecRequest), st.started)
 	})
 }
 
@@ -83,7 +83,12 @@ func (s *Service) stream(w http.ResponseWriter, r *http.Request,
 	work, giveUp := context.WithCancel(ctx)
 	st := &stream{conn: conn, ctx: ctx, giveUp: giveUp, begun: make(chan struct{})}
 	st.stdin = newWindow(func(n int) { st.control(api.Control{StdinRead: n}) })
-	defer st.stdin.close()
+	defer func() {
+		if s.Stopping.Err() != nil {
+			st.stdin.lose() // the command must not take a part of its input for all of it
+		}
+		st.stdin.close()
+	}()
 
 	_, first, err := conn.Read(ctx)
 	if err != nil {
@@ -194,19 +199,18 @@ func (st *stream) started(x *commands.Execution) {
 	close(st.begun)
 }
 
-// stdio returns the command's streams. With capture, its output is in the Result instead.
-func (st *stream) stdio(capture bool) engine.Stdio {
-	if capture {
-		return engine.Stdio{Stdin: st.stdin}
+// stdio returns the command's streams. With Capture, its output is in the Result instead.
+func (st *stream) stdio(req api.ExecRequest) (stdio engine.Stdio) {
+	if !req.NoStdin {
+		stdio.Stdin = st.stdin
 	}
-	return engine.Stdio{
-		Stdin:  st.stdin,
-		Stdout: &frames{st: st, id: api.StreamStdout, after: st.begun},
-		Stderr: &frames{st: st, id: api.StreamStderr, after: st.begun},
-		Truncated: func(bytes int64) {
-			st.control(api.Control{Truncated: bytes})
-		},
+	if req.Capture {
+		return stdio
 	}
+	stdio.Stdout = &frames{st: st, id: api.StreamStdout, after: st.begun}
+	stdio.Stderr = &frames{st: st, id: api.StreamStderr, after: st.begun}
+	stdio.Truncated = func(bytes int64) { st.control(api.Control{Truncated: bytes}) }
+	return stdio
 }
 
 func (st *stream) control(c api.Control) { st.send(api.StreamControl, c) }

@@ -17,6 +17,7 @@ type window struct {
 	ready sync.Cond
 	buf   []byte // guarded by mu
 	ended bool   // guarded by mu: no further input
+	lost  bool   // guarded by mu: further input is lost
 	read  int    // guarded by mu: read, but not reported yet
 }
 
@@ -49,6 +50,17 @@ func (w *window) end() {
 	w.ready.Broadcast()
 }
 
+// lose makes Read fail, unless the input has ended and was read.
+func (w *window) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended && len(w.buf) == 0 {
+		return
+	}
+	w.buf, w.ended, w.lost = nil, true, true
+	w.ready.Broadcast()
+}
+
 // close ends the input and drops unread data.
 func (w *window) close() {
 	w.mu.Lock()
@@ -64,7 +76,10 @@ func (w *window) Read(p []byte) (int, error) {
 		w.ready.Wait()
 	}
 	if len(w.buf) == 0 {
-		w.mu.Unlock()
+		defer w.mu.Unlock()
+		if w.lost {
+			return 0, errors.Newf(errors.Unavailable, "the server stops; the rest of the input is lost")
+		}
 		return 0, io.EOF
 	}
 	n := copy(p, w.buf)

@@ -59,6 +59,8 @@ type command struct {
 	exit     engine.Exit // valid once done is closed
 
 	outOfSpace atomic.Bool // killed because a volume is full
+	inputOnce  bool        // its input cannot be continued
+	inputLost  atomic.Bool // killed because its input was lost
 
 	files []layer.KeptFile // files passed to the command; none for a tool
 
@@ -205,7 +207,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	c = &command{id: id, number: number, tool: args.Tool, args: listed(args.Args), started: time.Now(),
 		terminal: p.master, stdin: p.stdin, files: p.files, done: make(chan struct{}),
-		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
+		inputOnce: args.InputOnce && args.Terminal == nil && !args.Tool,
+		out:       spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
 	if c.terminal != nil {
 		c.stdin = c.terminal
 	}
@@ -343,6 +346,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		}
 	}
 	c.exit.OutOfSpace = c.outOfSpace.Load() && c.exit.Signal == "KILL"
+	c.exit.InputLost = c.inputLost.Load()
 	c.exit.Crashed = k.crashesOf(c)
 	close(exited)
 	drained.Wait()
@@ -502,6 +506,9 @@ func (k *Keeper) readStdin(conn *wire.Conn, c *command, from *feed) {
 	defer c.input.leave(from)
 	for {
 		kind, payload, err := conn.Next()
+		if from != nil && (err != nil || kind == wire.KindStdinLost) {
+			k.loseInput(c)
+		}
 		if err != nil {
 			return
 		}

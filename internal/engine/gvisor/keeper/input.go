@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/log"
+
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
@@ -136,4 +138,18 @@ func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
 	return n, err
+}
+
+// loseInput kills a command whose input nobody can continue, unless the input or the command has ended.
+func (k *Keeper) loseInput(c *command) {
+	c.mu.Lock()
+	open := c.stdin != nil
+	c.mu.Unlock()
+	if !c.inputOnce || !open || ended(c) {
+		return
+	}
+	c.inputLost.Store(true)
+	if err := k.killTree(c); err != nil {
+		log.Warningf("kill command %s, whose input is lost: %v", c.id, err)
+	}
 }

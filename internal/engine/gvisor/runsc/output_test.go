@@ -49,8 +49,8 @@ func TestOutputsAreNotOverwritten(t *testing.T) {
 	}
 	defer f.Close()
 	s := &Sandbox{opts: Options{}}
-	if _, err := s.Execute(&Exec{}, map[int]*os.File{0: r, 1: f, 2: w}, nil); err == nil || !strings.Contains(err.Error(),
-		"not opened for appending") {
+	_, err = s.Execute(&Exec{}, map[int]*os.File{0: r, 1: f, 2: w}, nil)
+	if err == nil || !strings.Contains(err.Error(), "not opened for appending") {
 		t.Errorf("a command may overwrite a file: %v", err)
 	}
 	if err := s.Start(&Container{Stdio: [3]*os.File{r, f, w}}); err == nil || !strings.Contains(err.Error(),

@@ -39,7 +39,7 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 		return nil, err
 	}
 	args := &StartArgs{Own: cmd.Own, Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil,
-		Merged: cmd.Merged, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+		InputOnce: cmd.InputOnce, Merged: cmd.Merged, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
 	for _, arg := range cmd.Args {
 		args.Args = append(args.Args, []byte(arg))
 	}
@@ -103,7 +103,7 @@ func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*pr
 			stdio.Input(had.Bytes, had.Ended)
 		}
 		if stdio.Stdin != nil {
-			go p.feed(stdio.Stdin)
+			go p.feed(stdio.Stdin, req.Start != nil && req.Start.InputOnce)
 		}
 		go p.deliver(stdio)
 		return p, nil
@@ -119,8 +119,8 @@ func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*pr
 	}
 }
 
-// feed sends the input until the input or the connection ends.
-func (p *process) feed(stdin io.Reader) {
+// feed sends the input until the input or the connection ends. With once, it reports a failure of the input.
+func (p *process) feed(stdin io.Reader, once bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := stdin.Read(buf)
@@ -128,7 +128,11 @@ func (p *process) feed(stdin io.Reader) {
 			return
 		}
 		if err != nil {
-			_ = p.conn.Send(KindStdinEnd, nil)
+			end := KindStdinEnd
+			if once && err != io.EOF {
+				end = KindStdinLost
+			}
+			_ = p.conn.Send(end, nil)
 			return
 		}
 	}

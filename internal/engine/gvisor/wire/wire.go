@@ -31,6 +31,7 @@ const (
 	KindStage     Kind = 's' // keeper: JSON of Stage, while booting
 	KindStdin     Kind = 'i' // client: bytes for the command's input
 	KindStdinEnd  Kind = 'z' // client: end of the input
+	KindStdinLost Kind = 'l' // client: the rest of the input is lost; only with StartArgs.InputOnce
 	KindStdout    Kind = 'o' // keeper: output
 	KindStderr    Kind = 'u' // keeper: error output
 	KindTruncated Kind = 't' // keeper: JSON number of bytes of output that are missing at this place
@@ -218,10 +219,12 @@ type StartArgs struct {
 	User     string
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
-	Merged   bool // standard error goes to standard output
-	Own      bool // runs Harvest's own binary instead of a program of the image
-	Tool     bool // the same, as root and in /; its output is not kept after its end
-	Quiet    bool // output is kept, but not sent here; otherwise a slow reader blocks the command
+	// InputOnce makes the loss of input kill the command, as described for engine.Command.
+	InputOnce bool
+	Merged    bool // standard error goes to standard output
+	Own       bool // runs Harvest's own binary instead of a program of the image
+	Tool      bool // the same, as root and in /; its output is not kept after its end
+	Quiet     bool // output is kept, but not sent here; otherwise a slow reader blocks the command
 }
 
 // AttachArgs name a command.

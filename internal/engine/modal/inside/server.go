@@ -178,7 +178,7 @@ func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, 
 	}
 	in := newInput(conn)
 	if args.Stdin {
-		cmd.Stdin = in
+		cmd.Stdin, cmd.InputOnce, in.once = in, args.InputOnce, args.InputOnce
 	}
 	p, err := table.Start(ctx, cmd, defaults)
 	if err != nil {
@@ -354,6 +354,7 @@ type input struct {
 	r    *io.PipeReader
 	w    *io.PipeWriter
 	gone func() // if set, called when the engine disconnects, which then ends the input
+	once bool   // the input is lost when the engine disconnects
 }
 
 func newInput(conn *wire.Conn) *input {
@@ -367,6 +368,9 @@ func (in *input) Read(p []byte) (int, error) { return in.r.Read(p) }
 // end unblocks everything that waits for input.
 func (in *input) end() { _ = in.r.CloseWithError(io.EOF); _ = in.w.CloseWithError(io.EOF) }
 
+// lose makes reads fail, unless the input has ended.
+func (in *input) lose() { _ = in.w.CloseWithError(errors.Errorf("the input is lost")) }
+
 // receive accepts input until the engine ends it or disconnects.
 func (in *input) receive() {
 	ended := false
@@ -377,6 +381,9 @@ func (in *input) receive() {
 				in.gone()
 				in.end()
 			}
+			if in.once {
+				in.lose()
+			}
 			_ = in.conn.Close() // nothing reads on the other side, and writers must not block on that
 			return
 		}
@@ -384,6 +391,9 @@ func (in *input) receive() {
 		case kind == wire.KindStdinEnd:
 			ended = true
 			_ = in.w.Close()
+		case kind == wire.KindStdinLost && !ended:
+			ended = true
+			in.lose()
 		case kind == wire.KindStdin && !ended:
 			_, _ = io.Copy(in.w, payload) // keep receiving even if the command reads no more
 		}
