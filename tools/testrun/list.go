@@ -119,7 +119,7 @@ func listModule(ctx context.Context, module string, patterns []string) ([]*pkg, 
 }
 
 // marks are the functions that make a test, or a part of it, long.
-var marks = []string{"testenv.Long", "testing.Short", "enginetest.Run"}
+var marks = []string{"testenv.Long", "testenv.CloseWhileUsed", "testing.Short", "enginetest.Run"}
 
 // longTests returns the top-level tests of a package that call one of marks, also in subtests and through
 // functions of the test files. It identifies functions and methods by name alone, so it may return a test too
