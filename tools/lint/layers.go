@@ -184,7 +184,9 @@ var rows = []row{
 		"fleet/record", "fleet/spec", "session/..."},
 		"session uses contracts; let app name the concrete agents"},
 	{"session/repo", []string{"base/account", "base/event", "fleet", "fleet/commands", "fleet/record", "fleet/spec",
-		"image", "session/git"}, "repo builds images through fleet"},
+		"image", "session/git", "session/repo/..."}, "repo builds images through fleet"},
+	{"session/repo/failure", []string{"fleet/commands"}, "it reads the output of a step"},
+	{"session/repo/python", nil, "it compares versions"},
 
 	{"store/dicts", nil, "Dicts are records; modal knows the protocol"},
 	{"store/records", nil, "records are bytes; the packages that make them know their meaning"},

@@ -113,7 +113,8 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 	return cmd
 }
 
-// partFlags adds the flags that select parts of a repository. The returned function copies those that were given to req.
+// partFlags adds the flags that select parts of a repository. The returned function copies those that were given to
+// req.
 func partFlags(f *pflag.FlagSet, req *api.RepoRequest) func() {
 	submodules := f.Bool("submodules", false, "fetch submodules (https, http, ssh and git only)")
 	lfs := f.Bool("lfs", false, "fetch large files (git-lfs)")

@@ -20,7 +20,8 @@ func TopLevel(ctx context.Context) (string, error) {
 	cmd.Stderr, cmd.Env = &said, append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", refused(err, strings.TrimSpace(said.String()), ".", "the current directory is not in a git repository",
+		return "", refused(err, strings.TrimSpace(said.String()), ".", "the current directory is not in a git "+
+			"repository",
 			"run the command in the repository of the session")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil

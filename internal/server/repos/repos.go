@@ -111,7 +111,8 @@ func repoOut(r repo.Repo) api.Repo {
 		DefaultBranch: r.Default, Locks: r.Locks, RecipeDigest: r.RecipeDigest,
 		Projects: edge.Each(r.Plan.Projects, func(p repo.Project) api.RepoProject {
 			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, PinFrom: p.PinFrom, Lock: p.Lock,
-				Node: p.Node, NodeFrom: p.NodeFrom, Python: p.Python, PythonFrom: p.PythonFrom, Install: p.Install, Build: p.Build, Test: p.Test}
+				Node: p.Node, NodeFrom: p.NodeFrom, Python: p.Python, PythonFrom: p.PythonFrom, Install: p.Install,
+				Build: p.Build, Test: p.Test}
 		}),
 		Left: edge.Each(r.Left, func(g repo.Gap) api.RepoGap { return api.RepoGap(g) }),
 		Recipe: api.RepoRequest{

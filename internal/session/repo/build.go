@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
+	"github.com/RelevanceAI/harvest/internal/session/repo/failure"
 )
 
 const (
@@ -383,7 +385,9 @@ func (a *attempt) step(ctx context.Context, s step) error {
 			return err
 		}
 		code = result.ReturnCode
-		return stepError(s, result, a.log.last(), a.repo)
+		setup := cmp.Or(a.repo.Recipe.Setup, a.build.Plan.Override.Setup)
+		return failure.Explain(failure.Step{Stage: s.stage, Dir: s.dir, Command: s.command}, result, a.log.last(),
+			failure.Repository{Name: a.repo.Name, URL: a.repo.URL, HasSetup: setup != nil && *setup != ""})
 	})
 	if err == nil {
 		return nil

@@ -312,7 +312,7 @@ func (m *Manager) Refresh(ctx context.Context, account, ref string) (Build, erro
 		if err != nil || len(builds) == 0 || builds[0].ID != b.ID {
 			return b, err
 		}
-		return builds[0], failure(builds[0])
+		return builds[0], outcome(builds[0])
 	}
 	select {
 	case <-f.done:
@@ -333,8 +333,8 @@ func (m *Manager) RefreshDue(ctx context.Context, account, ref string) (*Build, 
 	return &b, err
 }
 
-// failure returns the error of a completed build from its record.
-func failure(b Build) error {
+// outcome returns the error of a completed build from its record.
+func outcome(b Build) error {
 	if b.Error == "" {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/internal/session/repo/python"
 )
 
 // machine runs the scripts of builds on this machine, with a server of git repositories.
@@ -157,7 +158,7 @@ func (m *machine) wheel(name string) {
 func TestPythonInstallations(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	python := testenv.RequireTool(t, "python3", "python3-venv")
+	program := testenv.RequireTool(t, "python3", "python3-venv")
 	m := newMachine(t)
 	m.wheel("pdm")
 	m.wheel("tiny")
@@ -181,9 +182,10 @@ func TestPythonInstallations(t *testing.T) {
 	if out := m.run("project", ".venv/bin/tiny", "x"); out != "tiny x" {
 		t.Errorf("a dependency group: %s", out)
 	}
-	all := parseInterpreters(m.script(pythonsScript))
-	have := m.run("", python, "-c", "import platform; print(platform.python_version())")
-	if found, ok := choose(all, "=="+have); !ok || found.program == "" {
+	where := m.run("", program, "-c", "import os, sys; print(os.path.dirname(sys.executable))")
+	all := python.Parse(m.script("PATH=" + quoted(where) + ":/bin\n" + pythonsScript))
+	have := m.run("", program, "-c", "import platform; print(platform.python_version())")
+	if found, ok := python.Choose(all, "=="+have); !ok || found.Program == "" {
 		t.Errorf("Python %s is not among %v", have, all)
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
+	"github.com/RelevanceAI/harvest/internal/session/repo/failure"
+	"github.com/RelevanceAI/harvest/internal/session/repo/python"
 )
 
 // shape is a kind of repository.
@@ -111,14 +113,15 @@ func (s shape) row(t *testing.T) string {
 		if strings.HasPrefix(p.Install, fetched(p.Manager)) {
 			said = append(said, p.Manager+" comes from PyPI")
 		}
-		if _, ok := choose([]interpreter{{"python3", "3.11.2"}}, p.Python); p.Python != "" && p.Manager == "pip" &&
+		if _, ok := python.Choose([]python.Interpreter{{Program: "python3", Version: "3.11.2"}},
+			p.Python); p.Python != "" && p.Manager == "pip" &&
 			!ok {
 			said = append(said, "python, unless the image has uv")
 		}
 		program, _, _ := strings.Cut(p.Install, " ")
-		if setup := setups[program]; setup != "" {
-			err := stepError(step{stage: "install", dir: ".", command: p.Install}, commands.Result{ReturnCode: 127},
-				"", Repo{})
+		if setup := failure.Setup(program); setup != "" {
+			err := failure.Explain(failure.Step{Stage: "install", Dir: ".", Command: p.Install},
+				commands.Result{ReturnCode: 127}, "", failure.Repository{})
 			if !strings.Contains(errors.RemedyOf(err), setup) {
 				t.Errorf("%s: %s", s.about, errors.RemedyOf(err))
 			}

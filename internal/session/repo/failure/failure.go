@@ -1,4 +1,7 @@
-package repo
+// Package failure explains failed steps of the builds of repositories: whether the same attempt would fail again, and
+// the
+// command that mends it.
+package failure
 
 import (
 	"slices"
@@ -56,7 +59,8 @@ var causes = []struct {
 var missing = pattern.New(`(?m)(?:^|[:\s])([A-Za-z0-9][A-Za-z0-9._+-]*): (?:command )?not found\s*$`)
 
 // temporary matches the output of programs that could not reach a server, or that a server refused for now.
-var temporary = pattern.New(`ETIMEDOUT|ECONNRESET|ECONNREFUSED|EAI_AGAIN|ENOTFOUND|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET_TIMEOUT|` +
+var temporary = pattern.New(`ETIMEDOUT|ECONNRESET|ECONNREFUSED|EAI_AGAIN|ENOTFOUND|ENETUNREACH|EHOSTUNREACH|` +
+	`ERR_SOCKET_TIMEOUT|` +
 	`socket hang up|Temporary failure (in name resolution|resolving)|[Cc]ould not resolve|Name or service not known|` +
 	`no such host|[Cc]onnection (reset|refused|timed out|aborted)|[Nn]etwork is unreachable|TLS handshake ` +
 	`timeout|i/o timeout|` +
@@ -64,23 +68,49 @@ var temporary = pattern.New(`ETIMEDOUT|ECONNRESET|ECONNREFUSED|EAI_AGAIN|ENOTFOU
 	`(429|50[0234])\b|` +
 	`Bad Gateway|Service Unavailable|Gateway Time-?out|Failed to fetch http|spurious network error`)
 
+// overrideFile is the file of a repository that configures its build.
+const overrideFile = "harvest.json"
+
+// name matches the names of programs.
+var name = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._+-]*$`)
+
+// quoted returns text as a word for the shell.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
 // full reports whether a program's output says that the disk, or the limit of a volume's files, is used up.
 func full(output string) bool {
 	return slices.ContainsFunc([]string{"No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"},
 		func(words string) bool { return strings.Contains(output, words) })
 }
 
-// stepError returns the error of a failed step, else nil. A failure of the repository itself is Invalid, or Unsupported
-// if the image lacks a program: the same attempt would fail again. Only a failure of a server or of the sandbox is
+// Step is a command of a repository, of the build of its image.
+type Step struct {
+	Stage   string // name of its flag
+	Dir     string // within the repository
+	Command string
+}
+
+// Repository is the repository of a step.
+type Repository struct {
+	Name, URL string
+	HasSetup  bool // it has a command that runs before the others, as root
+}
+
+// Setup returns the command that installs a program; "" if none is known.
+func Setup(program string) string { return setups[program] }
+
+// Explain returns the error of a failed step, else nil. A failure of the repository itself is Invalid, or Unsupported
+// if
+// the image lacks a program: the same attempt would fail again. Only a failure of a server or of the sandbox is
 // Unavailable.
-func stepError(s step, result commands.Result, output string, r Repo) error {
-	short := strings.Join(strings.Fields(s.command), " ")
+func Explain(s Step, result commands.Result, output string, r Repository) error {
+	short := strings.Join(strings.Fields(s.Command), " ")
 	if len(short) > 100 {
 		short = strings.ToValidUTF8(short[:100], "") + "…"
 	}
 	where := ""
-	if s.dir != "." {
-		where = " in " + s.dir
+	if s.Dir != "." {
+		where = " in " + s.Dir
 	}
 	failed := func(kind errors.Kind, why string) error {
 		return errors.Newf(kind, "%q%s ended with exit code %d%s", short, where, result.ReturnCode, why)
@@ -113,24 +143,24 @@ func stepError(s step, result commands.Result, output string, r Repo) error {
 	}
 	return errors.Remedy(failed(errors.Invalid, ""), "see the log: harvest repo log %s; correct the repository, or "+
 		"name "+
-		"another command with --%s or in %s", r.Name, s.stage, OverrideFile)
+		"another command with --%s or in %s", r.Name, s.Stage, overrideFile)
 }
 
 // lacking returns the error of a step that needs a program that the image does not have.
-func lacking(s step, short, where, output string, r Repo) error {
+func lacking(s Step, short, where, output string, r Repository) error {
 	program := ""
 	for _, m := range missing().FindAllStringSubmatch(output, -1) {
 		program = m[1]
 	}
-	if words := strings.Fields(s.command); program == "" && len(words) > 0 {
+	if words := strings.Fields(s.Command); program == "" && len(words) > 0 {
 		program = words[0]
 	}
 	setup, known := setups[program]
-	name := "a program"
-	if simpleName().MatchString(program) {
-		name = program
+	what := "a program"
+	if name().MatchString(program) {
+		what = program
 	}
-	err := errors.Newf(errors.Unsupported, "%q%s needs %s, which the image does not have", short, where, name)
+	err := errors.Newf(errors.Unsupported, "%q%s needs %s, which the image does not have", short, where, what)
 	switch {
 	case setup != "":
 		return errors.Remedy(err, "%s", again(r, setup))
@@ -141,8 +171,8 @@ func lacking(s step, short, where, output string, r Repo) error {
 }
 
 // again returns the commands that register a repository again with a setup.
-func again(r Repo, setup string) string {
-	if r.Recipe.Setup != nil && *r.Recipe.Setup != "" {
+func again(r Repository, setup string) string {
+	if r.HasSetup {
 		return "add this to the command of --setup: " + setup
 	}
 	return "register it again, with the flags that it had and a setup: harvest repo rm " + r.Name +
