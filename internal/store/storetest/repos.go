@@ -31,13 +31,14 @@ func RunRepos(t *testing.T, open func(t *testing.T) repo.Store) {
 
 // FullRepo returns a record with every field set.
 func FullRepo(id, account, name string) repo.Repo {
-	install := "make deps"
+	install, on, none := "make deps", true, []string{}
 	plan := repo.Plan{Projects: []repo.Project{{Dir: ".", Manager: "npm", Lock: "package-lock.json",
 		Install: "npm ci"}}, Override: repo.Override{Build: &install}}
 	return repo.Repo{
 		ID: id, Account: account, Name: name, URL: "https://example.org/a/b", Branch: "main", Dir: "/workspace/b",
 		Recipe: repo.Recipe{Install: &install, Root: true, LimitSeconds: 5, Sandbox: spec.Request{Image: "agent",
-			Secrets: []string{"s"}}},
+			Secrets: []string{"s"}}, Parts: repo.Parts{Submodules: &on, LFS: &on, Groups: &none}},
+		Left:   []repo.Gap{{What: "python", Why: "w"}},
 		Status: repo.Failed, Reason: "r", Image: "img_1", Commit: "abc", Default: "main", Plan: plan,
 		Locks: map[string]string{"a": "b"}, RecipeDigest: "sha256:1",
 		Built: day, Whole: day, Checked: day.Add(time.Minute), Used: day, Created: day, Retired: []string{"img_0"},
@@ -87,6 +88,7 @@ func repoNames(t *testing.T, s repo.Store) {
 func fullBuild(id, of string) repo.Build {
 	return repo.Build{
 		ID: id, Repo: of, Cause: repo.Refresh, Mode: repo.Whole, Status: repo.Broken, Stage: "install", Error: "e",
+		Kind: "invalid", Left: []repo.Gap{{What: "lfs", Why: "w"}}, Python: "3.11.2",
 		Remedy: "r", Output: "o\n\x01", Commit: "c",
 		From: "img_0", Image: "img_1", RecipeDigest: "sha256:2", Locks: map[string]string{"a": "b"},
 		Plan: repo.Plan{Projects: []repo.Project{{Dir: "."}}}, Node: "22",
