@@ -23,10 +23,14 @@ if [ ! -e "$DIR/.git" ]; then
 		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
 		[ "$DEPTH" = 0 ] || set -- "$@" "--depth=$DEPTH"
 		git clone "$@" -- "$FROM" "$DIR"
-		if ! git -C "$DIR" rev-parse --quiet --verify HEAD >/dev/null; then # HEAD names a branch that is missing, or there is none
+		if ! git -C "$DIR" rev-parse --quiet --verify HEAD >/dev/null; then # HEAD names a missing branch, or it is empty
 			set -- $(git -C "$DIR" for-each-ref --format='%(refname:lstrip=3)' refs/remotes/origin)
 			[ $# != 1 ] || git -C "$DIR" checkout --quiet "$1"
-			[ $# -lt 2 ] || { echo "fatal: HEAD names a branch that does not exist; there are: $*" >&2; rm -rf "$DIR"; exit 1; }
+			if [ $# -gt 1 ]; then
+				echo "fatal: HEAD names a branch that does not exist; there are: $*" >&2
+				rm -rf "$DIR"
+				exit 1
+			fi
 		fi
 	else
 		git init --quiet -b main "$DIR"

@@ -14,7 +14,8 @@ import (
 // they
 // would count as the agent's changes. A failure is no reason to stop: git status shows them.
 const movedScript = `
-	[ ! -d .git/modules ] || GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule --quiet update --init --recursive >&2 || true
+	[ ! -d .git/modules ] ||
+		GIT_ALLOW_PROTOCOL=https:http:ssh:git git submodule --quiet update --init --recursive >&2 || true
 	[ ! -d .git/lfs ] || git lfs pull >&2 || true`
 
 // catchUpScript fetches commits that are newer than the image and fast-forwards to them if the work tree is
