@@ -114,6 +114,12 @@ func RefusedNow(err error) bool {
 	return (kind == errors.Exhausted || kind == errors.Denied) && (errors.As(err, &ours) || errors.As(err, &api))
 }
 
+// NoSuchKey reports whether a server answered that there is no object at a key, in a bucket that exists.
+func NoSuchKey(err error) bool {
+	var e *serverError
+	return errors.As(err, &e) && e.code == "NoSuchKey"
+}
+
 func noCredentials(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.KindOf(err) == errors.Unauthenticated {

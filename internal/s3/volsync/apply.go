@@ -23,6 +23,7 @@ import (
 // worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
+	j.lacks, r.lacks = r.lacks.next(j)
 	if j.Merge && j.Kind == tree.Dir {
 		j.Local, j.Merge = r.p.Merged(j.Local, j.Base, j.Remote), false
 		r.atEnd(j.Local)
@@ -49,6 +50,13 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		if r.o.from != nil && j.out != nil && j.out.ETag != "" {
 			j.done = make(chan struct{})
 		}
+	case plan.UpdateLocal:
+		if becomesLink(j) {
+			r.later = append(r.later, j)
+			j.out = j.Remote
+			return
+		}
+		j.done = make(chan struct{})
 	case plan.Download:
 		if j.Remote.Link != "" && j.CopyTo == "" {
 			// Its other name exists once all files are in place.
@@ -71,6 +79,13 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 	default:
 		j.done = make(chan struct{})
 	}
+}
+
+// becomesLink reports whether a file of the volume, whose content stays, becomes another name of a file. The volume has
+// the content of its record.
+func becomesLink(j *job) bool {
+	return j.Kind == tree.File && !j.Merge && j.Remote.Link != "" && j.Remote.Link != j.Local.Link && j.Base != nil &&
+		j.Local.Untouched(j.Base)
 }
 
 // changeDir carries out an action on a directory of the volume, and reports whether the job is one. The action may come
@@ -125,6 +140,9 @@ func (r *run) remember(j *job) {
 // kept returns the bucket's entry for a path that stays unchanged on both sides, with the volume's
 // inode.
 func kept(local, remote *tree.Entry) *tree.Entry {
+	if local != nil && remote != nil && remote.Unmarked() && local.Kind == tree.Dir {
+		return local // no list shows its metadata
+	}
 	if remote == nil || local == nil || remote.Inode == local.Inode && remote.Change == local.Change {
 		return remote
 	}
@@ -168,7 +186,8 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 			}
 		}
 	}
-	if _, err := r.t.Mkdir(j.Path); err != nil {
+	fresh, err := r.t.Mkdir(j.Path)
+	if err != nil {
 		if r.o.Direction != plan.Both {
 			return nil, err
 		}
@@ -179,9 +198,32 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 			return nil, err
 		}
 	}
-	r.atEnd(j.Remote)
+	dir := j.Remote
+	if dir.Unmarked() { // a time that all machines give it
+		e := *dir
+		e.Foreign, e.ModTime = false, tree.At(r.start)
+		dir = &e
+	}
+	r.atEnd(dir)
+	if fresh {
+		if err := describeEarly(r, dir); err != nil {
+			return nil, err
+		}
+	}
 	now, err := r.t.Lstat(j.Path)
-	return kept(now, j.Remote), err
+	return kept(now, dir), err
+}
+
+// describeEarly gives a new directory its mode and owner before the end of the sync. If the sync is killed, the next one
+// then does not take the mode of an unfinished directory for a change. Directories that the process could not write to
+// afterwards are left for the end.
+func describeEarly(r *run, dir *tree.Entry) error {
+	const writable = unix.S_IWUSR | unix.S_IXUSR
+	if dir.Foreign || dir.Mode&writable != writable {
+		return nil
+	}
+	_, err := r.t.SetMeta(dir, r.restoring())
+	return err
 }
 
 // outOfTheWay removes a file where a directory belongs, if the sync was to delete the file. Otherwise both sides keep
@@ -327,6 +369,9 @@ func (r *run) bring(ctx context.Context, j *job) {
 	if j.out, j.err = r.download(ctx, &j.Action, j.Path); j.err != nil && mirrors && r.overDir(j) {
 		return
 	}
+	if j.lacks.again(r, j.err) {
+		j.out, j.err = r.download(ctx, &j.Action, j.Path)
+	}
 	if j.err != nil && r.o.Direction == plan.Both && r.t.Shadowed(j.Path) {
 		r.way.Lock()
 		err := r.makeWay(tree.Parent(j.Path))
@@ -337,6 +382,9 @@ func (r *run) bring(ctx context.Context, j *job) {
 	}
 	if j.Local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
 		j.Op, j.out, j.err = plan.Keep, nil, nil
+	}
+	if r.o.Direction == plan.Both && object.NoSuchKey(j.err) {
+		j.err = errors.Join(object.ErrChangedObject, j.err) // the manifest has it, and another program deleted it
 	}
 }
 
@@ -474,6 +522,9 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		if err != nil {
 			// If its other name could not be restored, the file has its own object.
+			_, err = r.download(ctx, &j.Action, j.Path)
+		}
+		if j.lacks.again(r, err) {
 			_, err = r.download(ctx, &j.Action, j.Path)
 		}
 		if err != nil {

@@ -2,9 +2,11 @@ package volsync
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -109,5 +111,33 @@ func TestLesserServer(t *testing.T) {
 	}
 	if _, err := b.Stat(t.Context(), "f21"); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("f21: %v", err)
+	}
+}
+
+// TestObjectDeletedBehindManifest deletes an object behind the manifest. A machine that does not list the bucket finds
+// that out when it fetches the object: nothing fails, and the next manifest does not have it.
+// mission: 3.1, A8
+func TestObjectDeletedBehindManifest(t *testing.T) {
+	t.Parallel()
+	for place, machines := range places {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			x, y := machines(t)
+			write(t, x.dir, "d/new", "content")
+			write(t, x.dir, "edited", "1")
+			write(t, x.dir, "other", "other")
+			x.both(t)
+			must(t, x.b.Delete(t.Context(), []string{"d/new"}, func(_ string, err error) { must(t, err) }))
+			y.both(t)
+			settle(t, y, x)
+			write(t, x.dir, "edited", "2-edited")
+			x.both(t)
+			must(t, x.b.Delete(t.Context(), []string{"edited"}, func(_ string, err error) { must(t, err) }))
+			settle(t, y, x)
+			want := map[string][]string{"other": {"other"}}
+			if got := filesOf(t, y.dir); !maps.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("the volume has %q", got)
+			}
+		})
 	}
 }

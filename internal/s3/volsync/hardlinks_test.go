@@ -40,6 +40,25 @@ func TestEditOfHardLinks(t *testing.T) {
 	}
 }
 
+// TestHardLinkMadeLater makes two existing files with the same content one file with two names, and later gives it a
+// third name. The other machine has the same names of one file, and fetches nothing.
+// mission: 2.2, 3.1
+func TestHardLinkMadeLater(t *testing.T) {
+	t.Parallel()
+	b := strictBucket(t)
+	x, y := twoAt(t, b)
+	for _, name := range []string{"a", "b"} {
+		write(t, x.dir, name, "content")
+		must(t, os.Chtimes(filepath.Join(x.dir, name), someTime, someTime))
+	}
+	settle(t, x, y)
+	must(t, os.Remove(filepath.Join(x.dir, "b")))
+	must(t, os.Link(filepath.Join(x.dir, "a"), filepath.Join(x.dir, "b")))
+	settle(t, x, y)
+	must(t, os.Link(filepath.Join(x.dir, "a"), filepath.Join(x.dir, "0")))
+	settle(t, x, y)
+}
+
 // TestDeletionOfHardLinks deletes all names of a file on one machine. The other machine deletes them in one sync.
 // mission: 2.2, 3.1
 func TestDeletionOfHardLinks(t *testing.T) {

@@ -54,6 +54,7 @@ type world struct {
 	// unsure has the contents, and their paths, that a killed sync may have uploaded without learning of it. If another
 	// machine then deletes the object, nothing tells the first one that it was there: its file counts as new.
 	unsure map[[2]string]bool
+	modes  modes
 	log    []string // guarded by mu
 	close  func()
 
@@ -135,7 +136,7 @@ var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 func newWorld(t *testing.T, server modelServer) *world {
 	w := &world{t: t, server: server, replaced: map[string]string{}, gone: map[[2]string]string{},
 		touched: map[string]bool{}, unsure: map[[2]string]bool{}, moved: map[[2]string]*machine{},
-		twice: map[[2]string]bool{}}
+		twice: map[[2]string]bool{}, modes: modes{}}
 	proxy := httptest.NewServer(w)
 	loc := server.loc
 	loc.Endpoint = proxy.URL
@@ -238,7 +239,7 @@ func (w *world) room(m *machine, path, why string) {
 			must(w.t, os.RemoveAll(filepath.Join(m.dir, above)))
 		}
 	}
-	must(w.t, os.MkdirAll(filepath.Join(m.dir, tree.Parent(path)), 0o755))
+	w.makeDirs(m, tree.Parent(path))
 }
 
 // modelFiles are the contents of a tree's files.
@@ -257,13 +258,16 @@ func modelFiles(t *testing.T, dir string) map[string]string {
 }
 
 func (w *world) actions() map[string]func(*rapid.T) {
-	return map[string]func(*rapid.T){
+	all := w.moreActions()
+	maps.Copy(all, map[string]func(*rapid.T){
 		"create": func(rt *rapid.T) {
 			m, i := w.machine(rt)
 			path, content := w.path(rt, m), w.content(rt)
 			w.note("%d: %s becomes %s", i, path, content)
 			if info, err := os.Lstat(filepath.Join(m.dir, path)); err == nil && info.Mode().IsRegular() {
-				w.forget(m, path, "written over")
+				for _, name := range w.names(m, path) {
+					w.forget(m, name, "written over")
+				}
 			} else {
 				w.room(m, path, "made way for "+content)
 			}
@@ -303,12 +307,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			must(w.t, os.Rename(filepath.Join(m.dir, from), aside))
 			w.room(m, to, "made way for "+content)
 			must(w.t, os.Rename(aside, filepath.Join(m.dir, to)))
-			at := [2]string{to, content}
-			if other := w.moved[at]; other != nil && other != m {
-				w.twice[at] = true
-			}
-			w.moved[at] = m
-			delete(w.gone, at)
+			w.arrives(m, to, content)
 		},
 		"delete": func(rt *rapid.T) {
 			m, i := w.machine(rt)
@@ -335,13 +334,15 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}
 			w.note("%d: %s becomes a directory", i, path)
 			w.room(m, path, "made way for a directory")
-			must(w.t, os.Mkdir(filepath.Join(m.dir, path),
-				rapid.SampledFrom([]fs.FileMode{0o755, 0o700}).Draw(rt, "mode")))
+			mode := rapid.SampledFrom([]fs.FileMode{0o755, 0o700}).Draw(rt, "mode")
+			w.modes.given(path, mode)
+			must(w.t, os.Mkdir(filepath.Join(m.dir, path), mode))
 		},
 		"foreign put": func(rt *rapid.T) {
 			key, content := w.foreignKey(rt), w.content(rt)
 			w.note("another program stores %s as %s", content, key)
 			w.foreign(key, "stored over by another program")
+			w.modes.above(key, 0o755)
 			body := []byte(content)
 			_, err := w.b.Put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
 			var refused smithy.APIError
@@ -362,7 +363,8 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"killed":  func(rt *rapid.T) { w.sync(rt, true, 0) },
 		"SIGKILL": w.sigkill,
 		"overlap": func(rt *rapid.T) { w.sync(rt, false, rapid.IntRange(1, 12).Draw(rt, "when")) },
-	}
+	})
+	return all
 }
 
 // foreignKey is a key that can be a file's: other programs do not store files below files.
@@ -524,6 +526,9 @@ func (w *world) fail(rt *rapid.T, format string, args ...any) {
 
 // finish synchronises until all is quiet, and compares.
 func (w *world) finish(rt *rapid.T) {
+	for i := range w.all {
+		w.alone(rt, i)
+	}
 	for range 4 {
 		for i := range w.all {
 			w.syncOne(w.t.Context(), rt, i, true, &attempt{})
@@ -539,6 +544,10 @@ func (w *world) finish(rt *rapid.T) {
 			w.fail(rt, "machine %d has %v, machine 0 has %v", i, got, want)
 		}
 	}
+	if path := w.modes.strange(w.t, w.all[0].dir); path != "" {
+		w.fail(rt, "nobody gave it that mode: %s", path)
+	}
+	w.newcomer(rt, want)
 	files := modelFiles(w.t, w.all[0].dir)
 	have := map[string]bool{}
 	objects := w.server.objects()
@@ -568,13 +577,15 @@ func (w *world) finish(rt *rapid.T) {
 	}
 }
 
-// modelSnapshot is a tree without the times of directories, which change with their entries.
+// modelSnapshot is a tree without the times of directories, which change with their entries, and without hard links: two
+// machines that change the names of one file at the same time may end with the same contents in one file or in two.
 func modelSnapshot(t *testing.T, dir string) map[string]string {
 	all := snapshot(t, dir)
 	for path, line := range all {
 		if strings.HasPrefix(line, "d") {
-			all[path], _, _ = strings.Cut(line, " mtime")
+			line, _, _ = strings.Cut(line, " mtime")
 		}
+		all[path], _, _ = strings.Cut(line, " link to ")
 	}
 	return all
 }

@@ -17,6 +17,10 @@ import (
 // plan calls do with the action for each path, in the order of keys. It holds at most one entry of
 // each side at a time.
 func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents, do func(plan.Action) error) error {
+	agreed := agreement(r, do)
+	if r.o.Direction == plan.Both {
+		do = agreed.Add
+	}
 	local := r.local(ctx)
 	both := remote.Known && !remote.List && !st.Interrupted()
 	baseSeq := st.Read()
@@ -26,7 +30,7 @@ func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents
 		baseSeq = func(func(plan.Remembered) bool) {}
 	}
 	unread := map[string]bool{} // paths of the volume that could not be read
-	return plan.Merge(local, baseSeq, remoteSeq, func(l *tree.Scanned, base *plan.Remembered, rem *tree.Entry,
+	err := plan.Merge(local, baseSeq, remoteSeq, func(l *tree.Scanned, base *plan.Remembered, rem *tree.Entry,
 		rerr error) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
@@ -77,6 +81,24 @@ func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents
 		}
 		return r.planned(ctx, &p, remote, do)
 	})
+	if err != nil {
+		return err
+	}
+	return agreed.Flush()
+}
+
+// agreement makes the decisions of a sync of both sides agree along each path, before do.
+func agreement(r *run, do func(plan.Action) error) *plan.Agreement {
+	g := &plan.Agreement{Do: do}
+	if r.pass == 1 && !r.o.DryRun {
+		g.Open = func(a *plan.Action) {
+			if a.Op == plan.DeleteRemote { // the next pass finds few entries beneath it, and decides
+				a.Op, a.Aside = plan.Keep, true
+				r.oncemore.Store(true)
+			}
+		}
+	}
+	return g
 }
 
 // planned decides about one path and passes the action to do.

@@ -193,6 +193,7 @@ type run struct {
 	// relinked are the inodes with several names of which this sync replaced or removed one.
 	relinked sync.Map
 	above    []*tree.Entry // remaining directories above the last path
+	lacks    *lacking      // directories above the last path that the volume lacks
 	dirs     []*tree.Entry // guarded by mu; to get their metadata once their entries are in place
 	later    []*job        // hard links
 	gone     []plan.Action // guarded by mu; local directories to remove
@@ -330,6 +331,8 @@ type job struct {
 	err  error
 	done chan struct{}
 	pack *pack.Pack // may hold the file; nil if none
+	// lacks are directories above the path that the volume lacks.
+	lacks *lacking
 
 	weight int64 // held of heavy
 }
