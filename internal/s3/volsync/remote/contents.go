@@ -157,7 +157,7 @@ func (c *Contents) Read(ctx context.Context, last iter.Seq2[*tree.Entry, error])
 	if !c.List {
 		return manifest
 	}
-	missing := func(m *tree.Entry, above string) (bool, error) { return c.missing(ctx, m, above) }
+	missing := func(m *tree.Entry) (bool, error) { return c.missing(ctx, m) }
 	return joined(missing, manifest, listed(c.B.Objects(ctx)), &c.Dropped)
 }
 
@@ -173,14 +173,15 @@ func (c *Contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
 	return err == nil && now.ETag != e.ETag, err
 }
 
-// missing reports whether the object of an entry of the manifest that is not in the list is gone. above is the key of a
-// listed object above it, or "". Some servers list no keys beneath an object (MinIO: WalkDir in metacache-walk.go),
-// although the objects exist. missing asks for each of them: few places have an object and keys beneath it.
-func (c *Contents) missing(ctx context.Context, m *tree.Entry, above string) (bool, error) {
+// missing reports whether the object of an entry of the manifest that is not in the list is gone. Lists of some servers
+// lag behind the manifest, which was read before, and some list no keys beneath an object (MinIO: WalkDir in
+// metacache-walk.go). missing therefore asks for each such object, except on Amazon's servers, whose lists are complete.
+// Few objects disappear behind the manifest.
+func (c *Contents) missing(ctx context.Context, m *tree.Entry) (bool, error) {
 	if m.ETag == "" || m.HiddenUnder(c.B.Prefix()) {
 		return false, nil
 	}
-	if above == "" || c.complete {
+	if c.complete {
 		return true, nil
 	}
 	_, err := c.B.Stat(ctx, m.KeyUnder(c.B.Prefix()))
@@ -202,7 +203,6 @@ type item struct {
 func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 	return func(yield func(item, error) bool) {
 		open := []string{} // keys of the directories that the last key was in, with their slashes
-		file := ""         // the last file's key
 		for o, err := range objects {
 			if err != nil {
 				yield(item{}, err)
@@ -245,53 +245,24 @@ func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 			if strings.HasSuffix(o.Key, "/") {
 				continue
 			}
-			file = o.Key
 			if !yield(item{Entry: &tree.Entry{Path: path, Kind: tree.File, Mode: 0o644, Size: o.Size, ETag: o.ETag,
-				ModTime: tree.At(o.Time), Foreign: true}, key: file}, nil) {
+				ModTime: tree.At(o.Time), Foreign: true}, key: o.Key}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// covers has the key of the last listed file, after those that are prefixes of it.
-type covers []string
-
-// add adds the next file's key.
-func (c *covers) add(key string) {
-	c.drop(key)
-	*c = append(*c, key)
-}
-
-// above returns the key of a listed file that is a directory's in key, or "". Keys come in order.
-func (c *covers) above(key string) string {
-	c.drop(key)
-	for _, file := range *c {
-		if strings.HasPrefix(key, file+"/") {
-			return file
-		}
-	}
-	return ""
-}
-
-func (c *covers) drop(key string) {
-	for n := len(*c); n > 0 && !strings.HasPrefix(key, (*c)[n-1]); n = len(*c) {
-		*c = (*c)[:n-1]
-	}
-}
-
 // joined yields the entries of the list, with the manifest's description if it has the same object. Entries that are
-// not in the list come from the manifest, unless missing reports that their object is gone. missing gets the entry, and
-// the key of a listed object above it, or "".
-func joined(missing func(m *tree.Entry, above string) (bool, error), manifest iter.Seq2[*tree.Entry, error],
+// not in the list come from the manifest, unless missing reports that their object is gone.
+func joined(missing func(m *tree.Entry) (bool, error), manifest iter.Seq2[*tree.Entry, error],
 	list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
-		var files covers
 		unlisted := func() bool {
-			gone, err := missing(m, files.above(m.Order()))
+			gone, err := missing(m)
 			if err != nil {
 				yield(nil, err)
 				return false
@@ -318,9 +289,6 @@ func joined(missing func(m *tree.Entry, above string) (bool, error), manifest it
 				return
 			}
 			e, failed := it.Entry, it.err
-			if failed == nil && e.Kind != tree.Dir {
-				files.add(it.key)
-			}
 			if more && m.Order() == it.key {
 				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag &&
 					(m.Kind != tree.File || m.BodySize() == e.Size)) {

@@ -97,8 +97,8 @@ func TestJoined(t *testing.T) {
 		return got, last
 	}
 	want := []string{"a 1 0", "b other 644", "bad bad//key", "d  700", "d/hard  0", "d/new 4 644", "s 9 0", "z  711"}
-	missing := func(m *tree.Entry, above string) (bool, error) {
-		return (&Contents{B: &object.Bucket{}}).missing(t.Context(), m, above)
+	missing := func(m *tree.Entry) (bool, error) {
+		return (&Contents{B: &object.Bucket{}, complete: true}).missing(t.Context(), m)
 	}
 	if got, err := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil ||
 		!slices.Equal(got, want) {
