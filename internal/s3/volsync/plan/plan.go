@@ -288,6 +288,9 @@ func diff(p Policy, local, base, remote *tree.Entry) difference {
 		if !sameStored(base, remote) {
 			return content // even if size and time are the same
 		}
+		if local.Kind == tree.File {
+			return metadata // even if the time differs
+		}
 	}
 	if !local.SameContent(remote) {
 		return content
