@@ -132,7 +132,7 @@ func noCredentials(err error) error {
 // ErrInTheWay reports that a server which stores objects as files has a directory at the key, or a file above it.
 var ErrInTheWay = errors.Remedy(errors.Newf(errors.Conflict,
 	"the bucket has a file in place of a directory or the reverse, and its server cannot have both"),
-	"delete one of them in the bucket, or sync with --both or --mirror")
+	"delete one of them in the bucket, or sync with --both --list or --mirror --list")
 
 // ErrOvertaken reports that another sync replaced the manifest meanwhile.
 var ErrOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),

@@ -27,12 +27,37 @@ func (r *run) attempt(ctx context.Context, j *job) {
 		if j.err == nil {
 			r.carryOut(ctx, j)
 		}
+		overDirectory(ctx, r, j)
 		if !errors.Is(j.err, object.ErrChangedObject) || r.o.Direction == plan.Down || r.versions() || n == replans ||
 			ctx.Err() != nil {
 			r.clears(j)
 			return
 		}
 		j.Unsure = true
+	}
+}
+
+// overDirectory finds out whether a file could not be stored because the bucket has a directory at its path. Servers that
+// store objects as files refuse the file then, as if it had another object (versitygw: 412). In the first pass, the
+// bucket's directory may be one that the sync is about to delete. After it, the directory stays, and the file gets another
+// name.
+func overDirectory(ctx context.Context, r *run, j *job) {
+	if j.Kind == tree.Dir || j.Op != plan.Upload && j.Op != plan.UpdateRemote ||
+		!errors.Is(j.err, object.ErrChangedObject) && !errors.Is(j.err, object.ErrInTheWay) {
+		return
+	}
+	now, err := r.b.Describe(ctx, j.Path)
+	if err != nil || now.Kind != tree.Dir {
+		return // a race, or a reason that the next attempt shows
+	}
+	j.err = object.ErrInTheWay
+	if r.o.Direction != plan.Both || r.pass == 1 {
+		return
+	}
+	r.way.Lock()
+	defer r.way.Unlock()
+	if j.err = r.makeWay(j.Path); j.err == nil {
+		j.Op, j.out = plan.Keep, nil // the next pass stores the file under its new name
 	}
 }
 
@@ -114,7 +139,9 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 		if now.Size > 0 {
 			return nil, errDirContent
 		}
-		now.Kind = tree.Dir
+		if now.Kind = tree.Dir; now.Mode == 0o644 { // the mode of objects without metadata
+			now.Mode = 0o755
+		}
 	}
 	now.Path = j.Path
 	if now.Kind == tree.Symlink {

@@ -76,7 +76,7 @@ func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, a *plan.Act
 	if err := r.noteSending(e); err != nil {
 		return nil, err
 	}
-	if a.Avoid != "" && !object.InParts(a.Avoid) {
+	if a.Avoid != "" && !object.InParts(a.Avoid) && e.Kind != tree.Dir { // servers refuse parts of a directory
 		e.ETag, err = r.b.PutInParts(ctx, key, body, e, h, c)
 	} else {
 		e.ETag, err = r.b.PutAs(ctx, key, body, e.CRC, h, c)
