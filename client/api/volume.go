@@ -58,7 +58,10 @@ type SyncStats struct {
 	Seen      int64        `json:"seen_bytes,omitempty"`  // bytes of completed files, sent or not; during a sync
 	Total     int64        `json:"total_bytes,omitempty"` // bytes of all files; 0 while unknown
 	Failures  []SyncedPath `json:"failures,omitempty"`    // the first thousand
+	Ignored   []SyncedPath `json:"ignored,omitempty"`     // FIFOs, sockets and devices, which are no failures
 	Decided   []SyncedPath `json:"decided,omitempty"`     // resolutions of conflicts
+	// Waiting names the server that has answered nothing for 5 s, such as "S3 at HOST"; during a sync.
+	Waiting string `json:"waiting,omitempty"`
 	// Unconditional means that the S3 server ignores conditions of writes: see docs/s3.md, "Two-way sync".
 	Unconditional bool `json:"unconditional,omitempty"`
 	// Refusal is the reason why the sync would fail, in the response to a dry run: it deletes most files of a side.

@@ -199,6 +199,7 @@ type syncedData struct {
 	Failed    int64            `json:"failed"`
 	Duration  float64          `json:"duration_ms"`
 	Failures  []s3sync.Failure `json:"failures,omitempty"` // the first hundred
+	Ignored   []s3sync.Failure `json:"ignored,omitempty"`  // FIFOs, sockets and devices: the first hundred
 	Reason    string           `json:"reason,omitempty"`   // of volume.sync_failed, with the two below
 	Remedy    string           `json:"remedy,omitempty"`
 	Retry     time.Time        `json:"retry_at,omitzero"`
@@ -210,7 +211,8 @@ func syncDrafts(t storage.Told) []event.Draft {
 	data := syncedData{SandboxID: t.Sandbox, Volume: t.Volume, Place: t.Result.Place, Direction: string(t.Direction),
 		Files: st.Files, Bytes: st.Bytes, Updated: st.Updated,
 		Skipped: st.Skipped, Failed: st.Failed, Duration: float64(st.Duration.Microseconds()) / 1000,
-		Failures: st.Failures[:min(len(st.Failures), toldFailures)], Retry: t.Retry}
+		Failures: st.Failures[:min(len(st.Failures), toldFailures)],
+		Ignored:  st.Ignored[:min(len(st.Ignored), toldFailures)], Retry: t.Retry}
 	kind := eventSynced
 	if t.Err != nil {
 		kind, data.Reason, data.Remedy = eventSyncFailed, errors.Message(t.Err), errors.RemedyOf(t.Err)

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,7 +151,7 @@ func (c commands) synchronize(name string, run func(func(api.SyncStats)) (api.Sy
 
 // remarks shows the decisions about conflicts, and the failures, of a sync. They are not hints: --quiet shows them too.
 func (c commands) remarks(s api.SyncStats) {
-	for _, d := range append(s.Decided[:len(s.Decided):len(s.Decided)], s.Failures...) {
+	for _, d := range slices.Concat(s.Decided, s.Ignored, s.Failures) {
 		text := cli.Escaped(d.Path) + ": " + cli.Escaped(d.Reason)
 		if d.Remedy != "" {
 			text += "; " + cli.Escaped(d.Remedy)
@@ -169,7 +170,19 @@ func (c commands) remarks(s api.SyncStats) {
 func (c commands) syncing(volume string) func(api.SyncStats) {
 	start, last := time.Now(), time.Time{}
 	_, tty := cli.Terminal(c.Err)
+	waiting := ""
 	return func(s api.SyncStats) {
+		if s.Waiting != waiting { // a wait is reported once
+			if waiting = s.Waiting; waiting != "" && !c.Quiet {
+				if tty {
+					fmt.Fprint(c.Err, "\r\x1b[K")
+				}
+				c.Notef("waiting for %s", waiting)
+			}
+		}
+		if waiting != "" {
+			return
+		}
 		if c.Quiet || time.Since(start) < cli.Patience || time.Since(last) < 200*time.Millisecond || !tty &&
 			time.Since(last) < 10*time.Second {
 			return

@@ -34,6 +34,45 @@ func TestSyncBar(t *testing.T) {
 	}
 }
 
+// TestSyncReportsWait checks that a sync names a server that does not answer, once for each wait, and not with --quiet.
+// mission: 2.6
+func TestSyncReportsWait(t *testing.T) {
+	t.Parallel()
+	for _, quiet := range []bool{false, true} {
+		var out bytes.Buffer
+		base := cli.New("harvest", nil, io.Discard, &out, nil)
+		base.Quiet, base.Format = quiet, cli.FormatJSON
+		err := commands{base}.synchronize("data", func(show func(api.SyncStats)) (api.Synced, error) {
+			for _, waiting := range []string{"", "S3 at host", "S3 at host", "", "S3 at host"} {
+				show(api.SyncStats{Waiting: waiting})
+			}
+			return api.Synced{}, nil
+		})
+		want := "harvest: waiting for S3 at host\nharvest: waiting for S3 at host\n"
+		if quiet {
+			want = ""
+		}
+		if out.String() != want || err != nil {
+			t.Errorf("quiet %v: shown %q, %v", quiet, out.String(), err)
+		}
+	}
+}
+
+// TestSyncIgnoresSpecialFiles checks that a FIFO is named and is no failure.
+// mission: 2.5
+func TestSyncIgnoresSpecialFiles(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	base := cli.New("harvest", nil, io.Discard, &out, nil)
+	base.Format = cli.FormatJSON
+	err := commands{base}.synchronize("data", func(func(api.SyncStats)) (api.Synced, error) {
+		return api.Synced{SyncStats: api.SyncStats{Ignored: []api.SyncedPath{{Path: "pipe", Reason: "a FIFO"}}}}, nil
+	})
+	if want := "harvest: pipe: a FIFO\n"; out.String() != want || err != nil {
+		t.Errorf("shown %q, %v", out.String(), err)
+	}
+}
+
 // TestQuietSyncShowsRemarks checks that --quiet hides neither the conflicts of a sync nor its failures with their
 // remedies, whether the sync ends with statistics or with an error.
 // mission: 2.6

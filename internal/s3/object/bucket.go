@@ -53,6 +53,7 @@ type Bucket struct {
 	md5     atomic.Bool   // the server does not know CRC-64/NVME
 	single  atomic.Bool   // the server deletes one object at a time
 	heed    *heeding      // of conditions
+	waits   *waits
 }
 
 // Open returns the bucket at loc. It sends no request; Check does.
@@ -65,7 +66,7 @@ func Open(ctx context.Context, loc s3.Location) (*Bucket, error) {
 		return nil, err
 	}
 	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, silence: time.Minute,
-		heed: &heeding{}}
+		heed: &heeding{}, waits: &waits{}}
 	b.signer = v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }) // keys are escaped once
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
@@ -130,7 +131,12 @@ func (p patient) IsErrorRetryable(err error) bool {
 
 // within bounds a call through the SDK, for servers that accept a request and never answer.
 func (b *Bucket) within(ctx context.Context, extra time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, b.loc.Patience+2*time.Minute+extra)
+	end := b.waits.begin()
+	ctx, cancel := context.WithTimeout(ctx, b.loc.Patience+2*time.Minute+extra)
+	return ctx, func() {
+		end()
+		cancel()
+	}
 }
 
 // patiently is an option for each call through the SDK that sets the retry rules.
@@ -284,7 +290,8 @@ func (b *Bucket) Below(prefix string) *Bucket {
 	loc := b.loc
 	loc.Prefix = prefix
 	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base,
-		region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed}
+		region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed,
+		waits: b.waits}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	other.single.Store(b.single.Load())

@@ -44,6 +44,7 @@ type response struct {
 // do sends r until it succeeds, is refused, or Patience ends. The body of the answer goes into buf,
 // which is large enough or nil.
 func (b *Bucket) do(ctx context.Context, r Request, buf []byte) (*response, error) {
+	defer b.waits.begin()()
 	end := time.Now().Add(b.loc.Patience)
 	for attempt := 1; ; attempt++ {
 		res, err := b.once(ctx, r, buf)

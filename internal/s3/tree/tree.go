@@ -207,8 +207,12 @@ func (w *walk) child(dir *os.File, path string, c *child, depth int) bool {
 	case unix.S_IFDIR:
 		return w.subdir(dir, e, c.name, depth+1)
 	}
-	return fail(errors.Newf(errors.Unsupported, "it is %s, which has no content to keep", special(c.st.Mode)))
+	return fail(errors.Explainf(ErrSpecial, errors.Unsupported, "it is %s, which has no content to keep",
+		special(c.st.Mode)))
 }
+
+// ErrSpecial reports a FIFO, a socket or a device.
+var ErrSpecial = errors.Newf(errors.Unsupported, "it has no content to keep")
 
 func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 	fail := func(err error) bool {

@@ -1,6 +1,7 @@
 package volsync
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ import (
 // measureAfter is when a sync with a progress report begins to count its work. Most syncs have
 // ended by then.
 const measureAfter = time.Second
+
+// waitAfter is the time without any answer after which a sync reports that it waits for the server.
+const waitAfter = 5 * time.Second
 
 // progress is the progress of a sync.
 type progress struct {
@@ -64,6 +68,9 @@ func (r *run) shown() Stats {
 	if stats.Total > 0 {
 		stats.Seen = min(stats.Seen, stats.Total) // files only on the other side are not in it, and files grow
 	}
+	if host, since := r.b.Waiting(); since >= cmp.Or(r.o.waitAfter, waitAfter) {
+		stats.Waiting = "S3 at " + host
+	}
 	return stats
 }
 
@@ -102,8 +109,9 @@ func (r *run) measure(ctx context.Context, st *state.State, remote *remote.Conte
 	r.progress.total = n
 }
 
-// report calls Progress until the returned function is called.
-func (r *run) report(ctx context.Context, st *state.State, remote *remote.Contents) func() {
+// report calls Progress until the returned function is called. It begins before the first request. measure yields the
+// function that counts the work, once that is possible.
+func (r *run) report(ctx context.Context, measure <-chan func(context.Context)) func() {
 	if r.o.Progress == nil {
 		return func() {}
 	}
@@ -113,17 +121,22 @@ func (r *run) report(ctx context.Context, st *state.State, remote *remote.Conten
 	tasks.Go(func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
-		measure := time.NewTimer(measureAfter)
-		defer measure.Stop()
+		start := time.Now()
 		for {
 			select {
 			case <-end:
 				r.o.Progress(r.shown())
 				return
-			case <-measure.C:
-				tasks.Go(func() { r.measure(ctx, st, remote) })
 			case <-tick.C:
 				r.o.Progress(r.shown())
+			}
+			if time.Since(start) < measureAfter {
+				continue
+			}
+			select {
+			case count := <-measure:
+				tasks.Go(func() { count(ctx) })
+			default:
 			}
 		}
 	})

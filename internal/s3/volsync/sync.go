@@ -97,6 +97,8 @@ type Options struct {
 	from *object.Bucket
 	// booted is the time of this boot in tests; the zero time means that of the machine.
 	booted time.Time
+	// waitAfter replaces the constant in tests.
+	waitAfter time.Duration
 	// version means that the prefix is one of several versions of the same files.
 	version bool
 }
@@ -128,6 +130,10 @@ type Stats struct {
 	Unconditional bool `json:"unconditional,omitempty"`
 	// Refusal is set by a dry run if the sync would fail, because it deletes most files of a side.
 	Refusal string `json:"refusal,omitempty"`
+	// Ignored are the FIFOs, sockets and devices of the volume, which are no failures. It has the first thousand.
+	Ignored []Failure `json:"ignored,omitempty"`
+	// Waiting names the server if it has answered nothing for a while. It is for Options.Progress only.
+	Waiting string `json:"-"`
 	// Decided has the decisions about the first thousand conflicts.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -308,6 +314,20 @@ func (r *run) count(change func(*Stats)) {
 // fail records the failure of a path.
 func (r *run) fail(path string, err error) { r.failed(path, err, object.RefusedNow(err)) }
 
+// notSynced records that an action failed. A FIFO, a socket or a device of the volume is no failure, unless the bucket
+// has a file in its place.
+func notSynced(r *run, a *plan.Action, err error) {
+	if a.Op != plan.Skip || a.Remote != nil || !errors.Is(err, tree.ErrSpecial) {
+		r.fail(a.Path, err)
+		return
+	}
+	r.count(func(s *Stats) {
+		if len(s.Ignored) < maxNamed {
+			s.Ignored = append(s.Ignored, Failure{Path: a.Path, Reason: errors.Message(err)})
+		}
+	})
+}
+
 // lack records a failure that affects no file, so that nothing needs to be sent again.
 func (r *run) lack(path string, err error) { r.failed(path, err, false) }
 
@@ -339,6 +359,8 @@ type job struct {
 
 // sync runs the whole sync.
 func (r *run) sync(ctx context.Context) error {
+	measured := make(chan func(context.Context), 1)
+	defer r.report(ctx, measured)()
 	st, err := state.Open(r.o.State, r.home(), r.o.Direction)
 	if err != nil {
 		return err
@@ -385,8 +407,7 @@ func (r *run) sync(ctx context.Context) error {
 		}
 		return err
 	}
-	stop := r.report(ctx, st, remote)
-	defer stop()
+	measured <- func(ctx context.Context) { r.measure(ctx, st, remote) }
 	switch {
 	case r.o.Direction == plan.Down:
 	case r.o.Packs:
@@ -469,7 +490,7 @@ func (r *run) announce(a plan.Action) {
 		return
 	}
 	if a.Op == plan.Skip {
-		r.fail(a.Path, a.Err)
+		notSynced(r, &a, a.Err)
 		return
 	}
 	r.count(func(s *Stats) { s.add(&a) })
@@ -606,7 +627,7 @@ func (r *run) write(ctx context.Context, st *state.State, order <-chan *job) err
 			r.progress.done(j, r.o.Direction)
 		}
 		if j.err != nil {
-			r.fail(j.Path, j.err)
+			notSynced(r, &j.Action, j.err)
 		} else if r.timeLost(j) {
 			r.lack(j.Path, tree.ErrTime)
 		}

@@ -91,7 +91,7 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		ev = s.NewEvents(w)
 		defer ev.Close()
 		o.Progress = func(st s3sync.Stats) {
-			st.Failures, st.Decided = nil, nil
+			st.Failures, st.Ignored, st.Decided = nil, nil, nil
 			ev.Send(api.EventSyncing, syncStats(st))
 		}
 	}
@@ -128,9 +128,13 @@ func syncStats(st s3sync.Stats) api.SyncStats {
 	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped,
 		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
 		Refusal:  st.Refusal,
-		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total}
+		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total,
+		Waiting: st.Waiting}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, api.SyncedPath(f))
+	}
+	for _, f := range st.Ignored {
+		out.Ignored = append(out.Ignored, api.SyncedPath(f))
 	}
 	for _, f := range st.Decided {
 		out.Decided = append(out.Decided, api.SyncedPath(f))
