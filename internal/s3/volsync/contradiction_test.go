@@ -100,7 +100,7 @@ func TestListLagsBehindManifest(t *testing.T) {
 
 // TestTouchTransfersNothing changes only the time of a large file. The other machine sets the time, in each direction,
 // and transfers no content.
-// mission: 3.1, P9
+// mission: 3.1
 func TestTouchTransfersNothing(t *testing.T) {
 	t.Parallel()
 	for _, direction := range []plan.Direction{plan.Both, plan.Down} {
