@@ -183,7 +183,7 @@ func (c commands) converse(ctx context.Context, server *client.Client, s api.Ses
 			return text, nil
 		},
 		Apply: func(ctx context.Context) (string, error) {
-			return c.takeChanges(ctx, server, s.ID, "", false)
+			return c.takeChanges(ctx, server, s.ID, "", false, false)
 		},
 	}
 	if !plain {

@@ -53,7 +53,7 @@ func (c commands) endCommand() *cobra.Command {
 		Short: "End sessions and their sandboxes",
 		Long: `End sessions and their sandboxes; by default the newest of this directory. If changes of the agent would
 be lost, the command names them and asks; without a terminal, the session stays, and the exit code is 5. These are
-changes that nobody has taken with checkout, apply, push, pr or a diff into a file, and changes that these commands do
+changes that were not taken with checkout, apply, push, pr or a diff into a file, and changes that these commands do
 not cover: files or commits in a submodule or another work tree, or commits of another branch. --discard ends the
 session in any case.`,
 		Example: `  harvest end

@@ -115,21 +115,21 @@ var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 // git apply itself refuses paths outside the repository: those with "..", below .git, or through a symbolic link. But
 // it writes symbolic links that lead outside, and a program that follows one leaves the repository.
 func (a applying) rehearse(ctx context.Context, steps []step) error {
-	dir, err := os.MkdirTemp("", "harvest-apply-")
+	env, remove, err := a.copyOf(ctx, steps)
 	if err != nil {
-		return errors.Explainf(err, errors.Unavailable, "cannot create a temporary index: %v", err)
-	}
-	defer os.RemoveAll(dir)
-	env := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, "index")}
-	if _, err := gitWith(ctx, a.top, env, strings.NewReader(strings.Join(touched(steps), "\x00")), "update-index",
-		"--add", "--remove", "-z", "--stdin"); err != nil {
 		return err
 	}
+	defer remove()
 	for _, s := range steps {
 		if err := a.git(ctx, env, s, "--cached"); err != nil {
 			return err
 		}
 	}
+	return a.checkLinks(ctx, env)
+}
+
+// checkLinks refuses an index with a new symbolic link that leads out of the repository.
+func (a applying) checkLinks(ctx context.Context, env []string) error {
 	list, err := gitWith(ctx, a.top, env, nil, "ls-files", "--stage", "-z")
 	if err != nil {
 		return err

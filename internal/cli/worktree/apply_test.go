@@ -265,3 +265,32 @@ func TestApplySubmodules(t *testing.T) {
 		t.Error("there is an empty directory for the submodule")
 	}
 }
+
+// TestMergeConflicts checks that --3way writes conflict markers where both sides have changed a file, merges the other
+// files, and leaves the index alone.
+// mission: C3, E3
+func TestMergeConflicts(t *testing.T) {
+	t.Parallel()
+	w := newTwin(t)
+	w.write(w.agent, map[string]string{"text": "1\n2\n3\n4\nagent\n6\n7\n8\n9\n", "new/file": "n\n"})
+	w.write(w.local, map[string]string{"text": "1\n2\n3\n4\nmine\n6\n7\n8\n9\n"})
+	index := w.git(w.local, "ls-files", "--stage")
+	patch := w.patch()
+	if _, err := w.apply(patch, false); errors.KindOf(err) != errors.Conflict {
+		t.Fatalf("as it is: %v", err)
+	}
+	_, err := Merge(t.Context(), w.local, "ses_1", "", patch)
+	if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), "with conflicts in text") ||
+		!strings.Contains(errors.RemedyOf(err), "<<<<<<<") {
+		t.Errorf("%v", err)
+	}
+	now := w.files()
+	for _, part := range []string{"<<<<<<<", "mine\n", "=======", "agent\n", ">>>>>>>"} {
+		if !strings.Contains(now["text"], part) {
+			t.Errorf("%q is missing: %s", part, now["text"])
+		}
+	}
+	if now["new/file"] != "false n\n" || w.git(w.local, "ls-files", "--stage") != index {
+		t.Errorf("%q", now)
+	}
+}
