@@ -68,8 +68,8 @@ func readEvents(r io.Reader, each func(name string, data []byte) error) error {
 		func(_, name string, data []byte) error { return each(name, data) })
 }
 
-// readFrames calls each for every server-sent event of r, until each returns an error or r ends. A frame without data is
-// no event: if it has an ID, readFrames calls alone with it. It skips comments and unknown fields.
+// readFrames calls each for every server-sent event of r, until each returns an error or r ends. A frame without data
+// is no event: if it has an ID, readFrames calls alone with it. It skips comments and unknown fields.
 func readFrames(r io.Reader, alone func(id string) error, each func(id, name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)

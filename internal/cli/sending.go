@@ -38,8 +38,9 @@ func (s *Sending) Update(sent, of int64) {
 	default:
 		if s.bar == nil || s.bar.GetMax64() != of {
 			s.clear()
-			s.bar = progressbar.NewOptions64(of, progressbar.OptionSetWriter(s.c.Err), progressbar.OptionShowBytes(true),
-				progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(30), progressbar.OptionUseANSICodes(false),
+			s.bar = progressbar.NewOptions64(of, progressbar.OptionSetWriter(s.c.Err),
+				progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(), progressbar.OptionSetWidth(30),
+				progressbar.OptionUseANSICodes(false),
 				progressbar.OptionSetDescription(s.what), progressbar.OptionThrottle(100*time.Millisecond))
 		}
 		_ = s.bar.Set64(sent) // best effort: a bar that cannot be drawn must not fail the upload

@@ -26,7 +26,8 @@ func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]
 // Bundle returns the work branch in the format of `git bundle create`. A repository that has the session's Base can
 // fetch WorkBranch from it. Uncommitted changes are in it as a commit "wip: …". changes is the Digest of Diff.
 // Bundle returns Conflict if the agent has not changed anything.
-func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (bundle []byte, changes string, err error) {
+func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (bundle []byte, changes string,
+	err error) {
 	v, err := m.view(ctx, account, ref, repository)
 	if err != nil {
 		return nil, "", err

@@ -88,8 +88,8 @@ func (m *Manager) untaken(ctx context.Context, r *runner) (lost []string, fetch 
 	return append(lost, left...), fetch, err
 }
 
-// EndKeeping is like End, but returns Conflict if changes of the agent would be lost: those that no client has taken with
-// checkout, apply, push or a diff, and those that cannot be handed back.
+// EndKeeping is like End, but returns Conflict if changes of the agent would be lost: those that no client has taken
+// with checkout, apply, push or a diff, and those that cannot be handed back.
 func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 	s, r, err := m.find(ctx, account, ref)
 	if err != nil || r == nil {
@@ -158,8 +158,8 @@ func (m *Manager) view(ctx context.Context, account, ref, repository string) (v 
 // viewIdle is the idle limit of a temporary sandbox in seconds: it ends even if the server does not destroy it.
 const viewIdle = 300
 
-// filesOf returns the image with the last files of a session that has ended. Kinds: Gone, Conflict (they are still being
-// stored).
+// filesOf returns the image with the last files of a session that has ended. Kinds: Gone, Conflict (they are still
+// being stored).
 func (m *Manager) filesOf(ctx context.Context, s records.Session) (string, error) {
 	box, err := m.opts.Fleet.Get(ctx, s.Account, s.SandboxID)
 	switch {

@@ -19,7 +19,8 @@ func (c commands) checkoutCommand() *cobra.Command {
 		Use:   "checkout [SESSION] [flags]",
 		Short: "Fetch the agent's branch into the local repository",
 		Long: `Fetch the branch of the session, harvest/ID, into the repository of the current directory. The session
-is by default the newest of this directory; it may have ended. The work tree and the current branch do not change. To use the branch, run git switch or git merge.
+is by default the newest of this directory; it may have ended. The work tree and the current branch
+do not change. To use the branch, run git switch or git merge.
 
 A branch with commits of your own is never moved. In that case, choose another branch name with
 --branch.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -32,6 +31,12 @@ type Cargo struct {
 	sent   []string   // uploads
 }
 
+// Server is the part of a client that sends files ahead of a session.
+type Server interface {
+	Upload(ctx context.Context, r io.Reader) (api.FileUpload, error)
+	RemoveUpload(ctx context.Context, id string) error
+}
+
 // Progress receives how many bytes were sent, and about how many there are.
 type Progress func(sent, of int64)
 
@@ -43,7 +48,7 @@ func (c *Cargo) Close() {
 }
 
 // Remove removes the uploads from the server, once the sessions have begun. Uploads that it cannot remove expire.
-func (c *Cargo) Remove(ctx context.Context, server *client.Client) {
+func (c *Cargo) Remove(ctx context.Context, server Server) {
 	if c == nil {
 		return
 	}
@@ -65,7 +70,7 @@ func (c *Cargo) temporary() (dir string, err error) {
 
 // Send sends the commits and the uncommitted changes, large ones ahead of the request, and completes the request. If it
 // fails, no upload is left.
-func (c *Cargo) Send(ctx context.Context, server *client.Client, req *api.SessionRequest, progress Progress) error {
+func (c *Cargo) Send(ctx context.Context, server Server, req *api.SessionRequest, progress Progress) error {
 	if c == nil {
 		return nil
 	}
@@ -79,9 +84,9 @@ func (c *Cargo) Send(ctx context.Context, server *client.Client, req *api.Sessio
 	return err
 }
 
-// sendCommits sends the commits of HEAD and of the branch. A shallow repository lacks the parents of some commits, which
-// the server has to know.
-func (c *Cargo) sendCommits(ctx context.Context, server *client.Client, req *api.SessionRequest,
+// sendCommits sends the commits of HEAD and of the branch. A shallow repository lacks the parents of some commits,
+// which the server has to know.
+func (c *Cargo) sendCommits(ctx context.Context, server Server, req *api.SessionRequest,
 	progress Progress) error {
 	from, refs := c.top, []string{"HEAD"}
 	if c.branch != "" {
@@ -130,7 +135,7 @@ func (c *Cargo) shorten(ctx context.Context) (string, error) {
 	return to, err
 }
 
-func (c *Cargo) sendPatch(ctx context.Context, server *client.Client, req *api.SessionRequest,
+func (c *Cargo) sendPatch(ctx context.Context, server Server, req *api.SessionRequest,
 	progress Progress) error {
 	f, err := os.Open(c.patch)
 	if err != nil {
@@ -147,7 +152,7 @@ func (c *Cargo) sendPatch(ctx context.Context, server *client.Client, req *api.S
 }
 
 // put returns the content of r if it is small. Otherwise it uploads the content and returns the ID.
-func (c *Cargo) put(ctx context.Context, server *client.Client, r io.Reader, size int64,
+func (c *Cargo) put(ctx context.Context, server Server, r io.Reader, size int64,
 	progress Progress) (content []byte, id string, err error) {
 	begin := bufio.NewReaderSize(r, inline+1)
 	content, err = begin.Peek(inline + 1)

@@ -97,7 +97,8 @@ func (c *Cargo) uncommitted(ctx context.Context, leave bool, hint func(format st
 		return err
 	}
 	c.by = author(ctx, c.top, os.Getenv)
-	hint("uncommitted changes (%s) are sent as a separate commit; --committed leaves them here", chat.Count(files, "file"))
+	hint("uncommitted changes (%s) are sent as a separate commit; --committed leaves them here",
+		chat.Count(files, "file"))
 	return nil
 }
 

@@ -21,7 +21,8 @@ func Body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return nil, WithStatus(errors.Remedy(errors.Newf(errors.Invalid, "the request exceeds %d bytes", limit),
-			"copy large data into a volume or the sandbox; upload the commits of a repository with POST "+api.Uploads), http.StatusRequestEntityTooLarge)
+			"copy large data into a volume or the sandbox; upload the commits of a repository with POST "+
+				api.Uploads), http.StatusRequestEntityTooLarge)
 	}
 	if err != nil {
 		return nil, BrokeOff(err, "the request")

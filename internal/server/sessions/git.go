@@ -29,8 +29,8 @@ func (s *Service) gitRoutes() []edge.Route {
 			Summary: "Get the session's branch as a git bundle", Query: queryRepository,
 			RawOut: api.TypeBundle, Status: 200},
 		{Method: "POST", Path: api.SessionTaken, Handle: s.sessionTaken, Scope: write,
-			Summary: "Record that the client has the changes of a diff or a bundle, by its header " + api.HeaderChanges +
-				": the session can end without a warning", In: api.TakenRequest{}, Status: 204},
+			Summary: "Record that the client has the changes of a diff or a bundle, by its header " +
+				api.HeaderChanges + ": the session can end without a warning", In: api.TakenRequest{}, Status: 204},
 		{Method: "POST", Path: api.SessionSync, Handle: s.syncSession, Scope: write,
 			Summary: "Rebase the session's branch onto new upstream commits; if that fails, it is unchanged",
 			In:      api.SyncRequest{}, Out: api.GitEvent{}, Status: 200},

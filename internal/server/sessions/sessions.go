@@ -110,7 +110,8 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 	in = session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
-		Bundle: req.Bundle, BundleID: req.BundleID, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Bundle: req.Bundle, BundleID: req.BundleID,
+		Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: records.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
-	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
 
@@ -204,7 +203,9 @@ func (s *Store) expire(path string, size int64, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timers != nil {
-		s.timers[path] = time.AfterFunc(max(after, 0), func() { _ = s.remove(path, size) })
+		s.timers[path] = time.AfterFunc(max(after, 0), func() {
+			_ = s.remove(path, size) // if it fails, the next server tries again
+		})
 	}
 }
 
@@ -219,11 +220,7 @@ func (s *Store) remove(path string, size int64) error {
 	}
 	timer.Stop()
 	s.count(filepath.Dir(path), -size)
-	if err := os.Remove(path); err != nil {
-		logf.Errorf(context.Background(), "remove an upload: %v", err)
-		return errors.Wrapf(err, "remove an upload")
-	}
-	return nil
+	return errors.Wrapf(os.Remove(path), "remove an upload")
 }
 
 // Remove removes an upload. Sessions that have claimed it keep it. It returns NotFound if there is no such upload.

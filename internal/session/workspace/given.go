@@ -16,8 +16,8 @@ import (
 // it, which would take the space of the repository twice.
 //
 // header reads the bundle up to its objects. It sets head to the commit of BRANCH, or of HEAD without a branch, refs to
-// the lines "COMMIT BRANCH", and format to the hash if the bundle names one. The shell reads a pipe byte by byte, so that
-// the objects remain for git.
+// the lines "COMMIT BRANCH", and format to the hash if the bundle names one. The shell reads a pipe byte by byte, so
+// that the objects remain for git.
 //
 // objects adds the objects to the repository of the current directory, and checks that the history is complete, except
 // for parents in SHALLOW. If the repository has the commits already, it leaves the objects unread.
@@ -46,11 +46,14 @@ header() {
 	[ -n "$BRANCH" ] || head=$top
 	[ -n "$head" ] || wrong "the bundle has no ${BRANCH:-HEAD}"
 }
-complete() { { echo "$head"; printf %s "$refs" | cut -d ' ' -f 1; } | git rev-list --objects --quiet --stdin --not --all; }
+complete() {
+	{ echo "$head"; printf %s "$refs" | cut -d ' ' -f 1; } | git rev-list --objects --quiet --stdin --not --all
+}
 objects() {
 	if git cat-file -e "$head^{commit}" 2>/dev/null && complete 2>/dev/null; then return; fi
 	git index-pack --stdin --fix-thin >/dev/null
-	if [ -n "$SHALLOW" ] && ! complete 2>/dev/null; then cat "$SHALLOW" >>.git/shallow; fi # the image has not the parents either
+	# The image may not have the parents either.
+	if [ -n "$SHALLOW" ] && ! complete 2>/dev/null; then cat "$SHALLOW" >>.git/shallow; fi
 	complete || wrong "the bundle does not have the whole history"
 }
 cloned() {

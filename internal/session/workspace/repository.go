@@ -107,8 +107,8 @@ type Sent struct {
 
 // Given is the user's own state of the first repository, in files of this machine.
 type Given struct {
-	// Bundle, if set, has the output of `git bundle create - HEAD`: the repository is cloned from it instead of its URL,
-	// which remains its origin.
+	// Bundle, if set, has the output of `git bundle create - HEAD`: the repository is cloned from it instead of its
+	// URL, which remains its origin.
 	Bundle string
 	// Shallow accompanies a Bundle from a shallow repository: the content of its file .git/shallow.
 	Shallow []byte

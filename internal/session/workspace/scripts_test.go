@@ -112,7 +112,8 @@ func (s *scripts) begin(script string, env map[string]string) string {
 // tryBegin is begin for a script that may fail.
 func (s *scripts) tryBegin(script string, env map[string]string) (out string, code int) {
 	s.Helper()
-	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0", "FROM": "", "SENT": "",
+	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"),
+		"ORIGIN": "", "BRANCH": "", "DEPTH": "0", "FROM": "", "SENT": "",
 		"WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
 		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org",
 		"CONFIG": Tree{Session: "ses_x"}.config(env["BRANCH"]), "REMOTE": remoteSection(env["ORIGIN"])}

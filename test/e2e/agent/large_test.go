@@ -47,7 +47,8 @@ func TestLargeRepository(t *testing.T) {
 	}
 	small := t.TempDir()
 	host.RunGit(t, small, "init", "-q", "-b", "main")
-	host.RunGit(t, small, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", "one")
+	host.RunGit(t, small, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q",
+		"--allow-empty", "-m", "one")
 	_, idle := run(small, "say hello")
 	out, peak := run(dir, "/run git fsck --connectivity-only && ls | wc -l")
 	if !strings.Contains(out, strconv.Itoa(files)) {
