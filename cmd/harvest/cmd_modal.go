@@ -43,10 +43,7 @@ NODE_EXTRA_CA_CERTS make programs trust the certificates of tunnels, in addition
 				return err
 			}
 			if info.ModalURL == "" {
-				err := errors.Newf(errors.Unsupported, "this server does not speak Modal's protocol")
-				return errors.Remedy(err,
-					"stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783, "+
-						"or set HARVEST_MODAL_LISTEN=127.0.0.1:7783 for servers in the background")
+				return withoutProtocol(info)
 			}
 			cfg, err := c.Config()
 			if err != nil {
@@ -76,4 +73,14 @@ NODE_EXTRA_CA_CERTS make programs trust the certificates of tunnels, in addition
 	cmd.Flags().StringVar(&name, "name", "", "name of the key (default: a name with the current time)")
 	cmd.Flags().Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
 	return cmd
+}
+
+// withoutProtocol is the error for a server that does not speak Modal's protocol.
+func withoutProtocol(info api.Server) error {
+	err := errors.Newf(errors.Unsupported, "this server does not speak Modal's protocol")
+	if info.Background {
+		return errors.Remedy(err, "replace it with: harvest up --modal-listen 127.0.0.1:7783, "+
+			"or set HARVEST_MODAL_LISTEN=127.0.0.1:7783 for servers in the background")
+	}
+	return errors.Remedy(err, "stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
 }

@@ -31,7 +31,7 @@ func (c commands) upCommand() *cobra.Command {
 		Short: "Run the server in the foreground, for programs and browsers",
 		Long: `Run the server of the data directory until it is interrupted or harvest down stops it. Sandboxes and
 their commands keep running, and the next server adopts them. Commands that need a server start one
-in the background if none is running.
+in the background if none is running. This command takes over from such a server.
 
 The server listens on a Unix socket in the data directory, which needs no key, and on TCP. Programs
 send a key of harvest key create. Browsers open the printed sign-in link, which works once. Addresses

@@ -56,17 +56,9 @@ func (c commands) ensureServer(ctx context.Context, cfg config.Config, server *c
 
 // tryServer starts a server unless one answers. Conflict if another command is starting one.
 func (c commands) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
-	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
-		return dataError(err, cfg.Data)
-	}
-	dir, err := os.Open(cfg.Data)
+	starting, err := lockStart(cfg.Data)
 	if err != nil {
-		return dataError(err, cfg.Data)
-	}
-	starting, err := filelock.Exclusive(dir)
-	if err != nil {
-		dir.Close()
-		return errors.Explainf(err, errors.Conflict, "another command starts the server")
+		return err
 	}
 	defer starting.Close()
 	// Taking the lock reveals problems with the directory before anything is written there.
@@ -84,6 +76,24 @@ func (c commands) tryServer(ctx context.Context, cfg config.Config, server *clie
 		return nil
 	}
 	return c.startServer(ctx, cfg)
+}
+
+// lockStart gives this process alone the right to start a server in the data directory, which it creates if missing.
+// Conflict if another command has that right.
+func lockStart(data string) (*filelock.Lock, error) {
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, dataError(err, data)
+	}
+	dir, err := os.Open(data)
+	if err != nil {
+		return nil, dataError(err, data)
+	}
+	starting, err := filelock.Exclusive(dir)
+	if err != nil {
+		dir.Close()
+		return nil, errors.Explainf(err, errors.Conflict, "another command starts the server")
+	}
+	return starting, nil
 }
 
 // dataError explains why path cannot be a data directory.

@@ -6,13 +6,17 @@ import (
 	"context"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/app"
 	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/dirlock"
+	"github.com/RelevanceAI/harvest/internal/base/filelock"
 	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
@@ -37,12 +41,81 @@ func (c commands) serveForeground(ctx context.Context, settings ...config.Settin
 	if err != nil {
 		return err
 	}
+	starting, err := c.takeOver(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer starting.Close()
 	return app.Foreground(ctx, cfg, c.Err, func(a *app.App) {
+		_ = starting.Close() // closing it again is harmless
 		if !c.Quiet {
 			_, shown := cli.Terminal(c.Out)
 			a.Welcome(c.Out, shown)
 		}
 	})
+}
+
+// takeOver ends the background server of the data directory, if one runs. Sandboxes and their commands continue, and the
+// next server adopts them. Until the returned lock is closed, no other command starts a server.
+func (c commands) takeOver(ctx context.Context, cfg config.Config) (starting *filelock.Lock, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	defer c.Waiting("waiting for the other server of the data directory")()
+	for {
+		if starting == nil {
+			starting, err = lockStart(cfg.Data)
+		}
+		busy := errors.Is(err, errors.Conflict)
+		if starting != nil {
+			busy, err = c.endBackground(ctx, cfg)
+		}
+		if err == nil {
+			return starting, nil
+		}
+		if busy {
+			select {
+			case <-time.After(pause):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if starting != nil {
+			_ = starting.Close()
+		}
+		return nil, err
+	}
+}
+
+// endBackground ends the background server of the data directory, if one runs. It ends none if this process could not
+// listen. Its error is Conflict if the server is not in the background; busy if that server is starting or ending, so
+// that the caller should try again.
+func (c commands) endBackground(ctx context.Context, cfg config.Config) (busy bool, err error) {
+	// Taking the lock reveals problems with the directory, such as another owner, before any server is touched.
+	lock, taken := dirlock.Take(cfg.Data)
+	if taken == nil {
+		return false, lock.Unlock()
+	}
+	if !errors.Is(taken, errors.Conflict) {
+		return false, taken
+	}
+	server := client.New(cfg.Data)
+	defer server.Close()
+	found, err := server.Server(ctx)
+	switch {
+	case err != nil:
+		return true, taken
+	case !found.Background:
+		return false, errors.Remedy(errors.Newf(errors.Conflict,
+			"data directory %s: a server already runs in the foreground, process %d", cfg.Data, found.PID),
+			"use that one, stop it with \"harvest down\", or choose another directory with --data")
+	}
+	if err := app.CheckListen(ctx, cfg); err != nil {
+		return false, err
+	}
+	if err := server.Shutdown(ctx, api.ShutdownRequest{}); !errors.Is(err, errors.Unavailable) {
+		return false, err
+	}
+	return false, nil // it had ended before it answered
 }
 
 func (c commands) serveBackground(ctx context.Context) error {

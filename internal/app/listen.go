@@ -65,6 +65,26 @@ func listenTCP(ctx context.Context, cfg config.Config) (net.Listener, string, er
 	return l, scheme + net.JoinHostPort(host, port), nil
 }
 
+// CheckListen reports why a server in the foreground could not listen on its configured addresses. It listens on them
+// for a moment.
+func CheckListen(ctx context.Context, cfg config.Config) error {
+	if cfg.Server.Listen != config.NoListen {
+		l, _, err := listenTCP(ctx, cfg)
+		if err != nil {
+			return errors.Stage(err, "listen")
+		}
+		defer l.Close()
+	}
+	if cfg.Modal.Listen != config.NoListen {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Modal.Listen)
+		if err != nil {
+			return errors.Stage(listenError(err, cfg.Modal.Listen), "modal")
+		}
+		defer l.Close()
+	}
+	return nil
+}
+
 func listenError(err error, address string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

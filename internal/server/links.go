@@ -104,9 +104,11 @@ func (s *Server) base(r *http.Request) (string, error) {
 		return p.origin(), nil
 	}
 	if s.opts.URL == "" {
-		return "", errors.Remedy(errors.Newf(errors.Unsupported,
-			"this server listens on no address that browsers can reach"),
-			"stop it with \"harvest down\", and start it with: harvest up")
+		err := errors.Newf(errors.Unsupported, "this server listens on no address that browsers can reach")
+		if !s.opts.Background {
+			return "", errors.Remedy(err, "stop it with \"harvest down\", and start it with: harvest up")
+		}
+		return "", errors.Remedy(err, "replace it with a server that does: harvest up")
 	}
 	return s.opts.URL, nil
 }
