@@ -122,7 +122,8 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	case !talks:
-		return cli.Usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
+		return errors.Remedy(errors.Newf(errors.Invalid, "no prompt given, and no terminal to ask for one"),
+			"give a prompt: %s \"fix the test\"", r.cmd.CommandPath())
 	}
 	if r.req.Sandbox, err = r.agentSandbox(r.cmd, r.box, r.where, r.idle); err != nil {
 		return err
