@@ -87,7 +87,7 @@ func Connect(ctx context.Context, data string) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Execute runs Python code in a new sandbox and returns the result (mission A1). Failures of the code, its time limit
+// Execute runs Python code in a new sandbox and returns the result. Failures of the code, its time limit
 // included, are Results; an error means that the code did not run. timeout 0 means the server's default.
 func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration) (api.Result, error) {
 	if strings.TrimSpace(code) == "" {

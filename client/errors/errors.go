@@ -109,7 +109,7 @@ func Errorf(format string, args ...any) error {
 	return &fault{kind: Internal, op: fmt.Sprintf(format, args...)}
 }
 
-// Stage names the step that failed (mission A9). The innermost stage wins. It returns nil if err is nil.
+// Stage names the step that failed. The innermost stage wins. It returns nil if err is nil.
 func Stage(err error, stage string) error {
 	if err == nil {
 		return nil

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -44,7 +47,7 @@ var remedies = map[errors.Kind]string{
 	errors.Unsupported:     "check this machine: harvest doctor",
 	errors.Unavailable:     "try again",
 	errors.Timeout:         "set a longer timeout, or try again",
-	errors.Canceled:        "start it again",
+	errors.Canceled:        "run the command again",
 	errors.Internal:        "look at server.log in the data directory, and run: harvest doctor",
 }
 
@@ -75,6 +78,27 @@ func WithRemedy(err error, format string, args ...any) error {
 	return errors.Stage(replaced, errors.StageOf(err))
 }
 
+// Left replaces the error of a command that only followed work of the server, if the user has interrupted it: the work
+// continues. again is the command that follows it again.
+func Left(ctx context.Context, err error, work, again string) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return errors.Remedy(errors.Newf(errors.Canceled, "interrupted; %s continues", work), "follow it again: %s", again)
+}
+
+// AddFollow adds -f, which commands that always follow accept because their users expect it.
+func AddFollow(cmd *cobra.Command) {
+	cmd.Flags().BoolP("follow", "f", true, "follow the output; this is always so")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if follow, err := cmd.Flags().GetBool("follow"); err != nil || !follow {
+			return Usage(cmd, "invalid --follow=false: %s always follows", cmd.CommandPath())
+		}
+		return run(cmd, args)
+	}
+}
+
 // OwnExit is the exit code of the user's command. It is an error only to pass through cobra.
 type OwnExit int
 
@@ -91,6 +115,9 @@ func (c *CLI) Exit(err error) int {
 	text := errors.Message(err)
 	if kind == errors.Internal && text == errors.Message(errors.Internal) {
 		text = err.Error() // the reader is the operator
+	}
+	if kind == errors.Canceled && text == errors.Message(errors.Canceled) {
+		text = "interrupted"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "harvest: %s\n", text)

@@ -300,7 +300,7 @@ func (f *Fleet) returnSecrets(e *entry) {
 	e.releases = append(e.releases, func() { f.opts.Secrets.Return(context.WithoutCancel(f.ctx), e.id) })
 }
 
-// volumes creates missing volumes (mission C1).
+// volumes creates missing volumes.
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
 		owner := account.Owner(e.record.Holder())

@@ -117,7 +117,7 @@ func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
 	}
 }
 
-// denied publishes one denial (mission A6).
+// denied publishes one denial.
 func (f *Fleet) denied(e *entry, d engine.Denial) {
 	f.mu.Lock()
 	sb := f.snapshot(e)

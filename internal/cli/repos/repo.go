@@ -305,7 +305,7 @@ func (c commands) buildResult(b api.RepoBuilt) error {
 }
 
 func (c commands) repoLog() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "log REPO [BUILD]",
 		Short:   "Print the log of a build, and follow it while the build runs",
 		Long:    "Print the log of a build, by default the newest one. Logs are kept for 30 days.",
@@ -323,12 +323,14 @@ func (c commands) repoLog() *cobra.Command {
 					if err == nil && ended.Error != "" {
 						fmt.Fprintf(c.Out, "%s: %s\n", cli.OrElse(ended.Stage, ended.Status), ended.Error)
 					}
-					return err
+					return cli.Left(ctx, err, "the build", "harvest repo log "+args[0])
 				}
 			}
 			return errors.Remedy(errors.Newf(errors.NotFound, "no such build"), "see: harvest repo history %s", args[0])
 		}),
 	}
+	cli.AddFollow(cmd)
+	return cmd
 }
 
 func (c commands) repoHistory() *cobra.Command {

@@ -129,7 +129,7 @@ func processStatus(p api.Process) string {
 }
 
 func (c commands) sandboxLogs() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "logs SANDBOX [PROCESS]",
 		Short: "Show the output of a command",
 		Long: `Show the stored output of a command, and follow it until the command ends. The default is the command
@@ -158,11 +158,13 @@ shown twice. The exit code is that of the command shown.`,
 			}
 			res, err := p.Wait(ctx)
 			if err != nil {
-				return err
+				return cli.Left(ctx, err, "the command", "harvest sandbox logs "+args[0]+" "+process)
 			}
 			return c.finish(res, false)
 		}),
 	}
+	cli.AddFollow(cmd)
+	return cmd
 }
 
 // breaks returns a function that reports a broken connection. It stays silent if the previous break was less

@@ -1,6 +1,6 @@
 package commands
 
-// Result is the result of a command (mission A1).
+// Result is the result of a command.
 type Result struct {
 	ReturnCode  int     `json:"returncode"` // 128+n if a signal killed it, 124 after a time limit
 	Stdout      string  `json:"stdout"`

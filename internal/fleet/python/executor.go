@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
-// Executor runs Python code, each run in a fresh sandbox (mission A1).
+// Executor runs Python code, each run in a fresh sandbox.
 type Executor struct {
 	Fleet   *fleet.Fleet
 	Account string

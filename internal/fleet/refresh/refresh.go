@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
-// StateVolume is the volume that sandboxes of agents share, and StatePath is its mount path (mission C2).
+// StateVolume is the volume that sandboxes of agents share, and StatePath is its mount path.
 const (
 	StateVolume = "harvest-agent-state"
 	StatePath   = "/mnt/state"

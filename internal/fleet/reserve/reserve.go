@@ -101,7 +101,7 @@ func (p Prices) Check(ps *spec.Problems) {
 		"prices must be numbers and not negative")
 }
 
-// Cost returns the price of reserving cpu, memory and gpu (in the notation of requests) for a duration (mission A12).
+// Cost returns the price of reserving cpu, memory and gpu (in the notation of requests) for a duration.
 func (p Prices) Cost(cpu float64, memory int64, gpu string, took time.Duration) float64 {
 	kind, count, several := strings.Cut(gpu, ":")
 	gpus := 1.0

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3/manifest"
 )
 
-// Version is a copy of a volume's files at one time, below {prefix}/{unix time}/ (mission D4).
+// Version is a copy of a volume's files at one time, below {prefix}/{unix time}/.
 type Version struct {
 	Time time.Time // to the second; its Unix time is the version's name
 	// Whole is false for a version whose manifest is missing: it was never finished, or is being deleted.

@@ -44,7 +44,7 @@ func (s *Service) exec(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// run runs a command in a new sandbox (mission A1).
+// run runs a command in a new sandbox.
 func (s *Service) run(w http.ResponseWriter, r *http.Request) error {
 	data, err := edge.Body(w, r, api.MaxExec)
 	if err != nil {

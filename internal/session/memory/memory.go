@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// Prefix begins the names of the volumes: harvest-memory-OWNER-REPOSITORY (mission C3).
+	// Prefix begins the names of the volumes: harvest-memory-OWNER-REPOSITORY.
 	Prefix = "harvest-memory-"
 	// File is the graph within a volume, as the server takes it in MEMORY_FILE_PATH.
 	File = "memory.jsonl"

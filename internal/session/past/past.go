@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/volumes"
 )
 
-// Limits of the messages that an agent without a record receives (mission E4).
+// Limits of the messages that an agent without a record receives.
 const (
 	recallMost  = 10      // messages: prompts and replies
 	recallBytes = 8 << 10 // of each

@@ -19,7 +19,7 @@ import (
 // historyTime is the time limit for writing a history.
 const historyTime = time.Minute
 
-// History writes the record of a session into its state volume, as sessions/ID.db (mission E4).
+// History writes the record of a session into its state volume, as sessions/ID.db.
 type History struct {
 	Context context.Context // that the writer runs in; it completes a write when the context ends
 	Work    *tasks.Group    // counts the writer

@@ -18,7 +18,7 @@ import (
 
 const (
 	MemoryMount = mcp.Home + "/.mcp-memory" // mount path of the memory volume; MCP's memory server has its file there
-	seedFile    = "/app/memory-seed.json"   // in the image (mission E6)
+	seedFile    = "/app/memory-seed.json"   // in the image
 	maxSeed     = 1 << 20                   // bytes
 )
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	stateVolume = "harvest-agent-state" // mission C2
+	stateVolume = "harvest-agent-state"
 	stateMount  = "/mnt/state"
 )
 
