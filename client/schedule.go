@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,6 +15,29 @@ import (
 // SetSchedule creates or replaces a schedule.
 func (c *Client) SetSchedule(ctx context.Context, req api.ScheduleRequest) (api.Schedule, error) {
 	return ask[api.Schedule](ctx, c, http.MethodPost, api.Schedules, nil, req)
+}
+
+// CommandSchedule returns the request for a new schedule that runs a command, each time in a new sandbox. It replaces
+// the Kind and the Args of req. SetSchedule returns Conflict if the schedule exists.
+func CommandSchedule(req api.ScheduleRequest, run api.RunRequest) (api.ScheduleRequest, error) {
+	if err := checkText(run.ExecRequest); err != nil {
+		return req, err
+	}
+	return newSchedule(req, api.JobRun, run)
+}
+
+// PromptSchedule is CommandSchedule for a prompt, which is sent to a new session each time.
+func PromptSchedule(req api.ScheduleRequest, job api.PromptJob) (api.ScheduleRequest, error) {
+	return newSchedule(req, api.JobPrompt, job)
+}
+
+func newSchedule(req api.ScheduleRequest, kind string, args any) (api.ScheduleRequest, error) {
+	data, err := json.Marshal(args)
+	if err != nil {
+		return req, errors.Explainf(err, errors.Invalid, "cannot encode the job as JSON")
+	}
+	req.Kind, req.Args, req.New = kind, data, true
+	return req, nil
 }
 
 // Schedules returns all schedules by name.

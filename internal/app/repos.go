@@ -49,8 +49,8 @@ func (a *App) scheduleRepos(ctx context.Context) error {
 	return err
 }
 
-// scheduleRepo schedules a refresh of a repository every half hour, with 3 retries and a limit of 10 minutes
-// (mission B5). Each repository has its own minutes, so that they do not all begin at the same moment.
+// scheduleRepo schedules a refresh of a repository every half hour, with 3 retries and a limit of 10 minutes.
+// Each repository has its own minutes, so that they do not all begin at the same moment.
 func (a *App) scheduleRepo(ctx context.Context, r repo.Repo) error {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(r.ID)) // never fails
@@ -76,11 +76,11 @@ func repoJob(r repo.Repo) string {
 
 // refreshRepo refreshes a repository. args is {"repo": "…"} with the repository's id, which determines the
 // account.
-func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error) {
+func (a *App) refreshRepo(ctx context.Context, job schedule.Job) (any, error) {
 	var asked struct {
 		Repo string `json:"repo"`
 	}
-	if err := json.Unmarshal(args, &asked); err != nil || !strings.HasPrefix(asked.Repo, "repo_") {
+	if err := json.Unmarshal(job.Args, &asked); err != nil || !strings.HasPrefix(asked.Repo, "repo_") {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid arguments of the refresh"),
 			`give {"repo": "repo_…"}, a whole id`)
 	}

@@ -3,7 +3,6 @@ package server_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,12 +36,13 @@ func withBlocks(t *testing.T) (change func(*server.Options), events *journal.Jou
 	events = journal.Open(ctx, journal.Options{Store: db.Events()})
 	schedules, err := schedule.Open(ctx, schedule.Options{Store: db.Schedules(), ByHand: true,
 		Kinds: map[string]schedule.Func{
-			"work": func(_ context.Context, args json.RawMessage) (any, error) {
-				if args == nil {
+			"work": func(_ context.Context, job schedule.Job) (any, error) {
+				if job.Args == nil {
 					return nil, errors.Newf(errors.Invalid, "no arguments")
 				}
-				return args, nil
+				return job.Args, nil
 			},
+			api.JobRun: func(context.Context, schedule.Job) (any, error) { return nil, nil },
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -155,8 +155,26 @@ func TestScheduleRoutes(t *testing.T) {
 	w.want(404, "POST", "/v1/schedules/none/run", "")
 	other := w.as(account.Request{Account: "acme", Role: account.Admin})
 	other.want(404, "GET", "/v1/schedules/s", "")
-	other.want(403, "POST", "/v1/schedules/s/run", "")
+	other.want(404, "POST", "/v1/schedules/s/run", "")
 	other.want(403, "POST", api.Schedules, `{"name":"s","kind":"work","cron":"@daily"}`)
+
+	// Every account has schedules of its own, but needs the scope to run commands.
+	const own = `{"name":"own","kind":"run","cron":"@daily","new":true}`
+	other.want(201, "POST", api.Schedules, own)
+	other.want(409, "POST", api.Schedules, own)
+	other.want(202, "POST", "/v1/schedules/own/run", "")
+	other.want(200, "POST", "/v1/schedules/own/pause", "")
+	writer := w.as(account.Request{Account: "acme", Scopes: []account.Scope{account.Read, account.Write}})
+	writer.want(403, "POST", api.Schedules, `{"name":"mine","kind":"run","cron":"@daily"}`)
+	writer.want(403, "POST", "/v1/schedules/own/resume", "")
+	writer.want(403, "DELETE", "/v1/schedules/own", "")
+	member := w.as(account.Request{Account: account.Personal, Role: account.Member})
+	for _, path := range []string{"pause", "resume", "run"} {
+		member.want(403, "POST", "/v1/schedules/s/"+path, "")
+	}
+	member.want(403, "DELETE", "/v1/schedules/s", "")
+	member.want(403, "POST", api.Schedules, `{"name":"s","kind":"run","cron":"@daily"}`) // replaces the server's job
+	other.want(204, "DELETE", "/v1/schedules/own", "")
 	w.want(204, "DELETE", "/v1/schedules/s", "")
 	w.want(404, "DELETE", "/v1/schedules/s", "")
 }

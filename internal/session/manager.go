@@ -193,6 +193,16 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (reco
 	return created, nil
 }
 
+// Check returns the error of Manager.Create for a request that is wrong, and creates nothing.
+func Check(m *Manager, account string, req Request) error {
+	if req.Continues != "" {
+		return errors.Remedy(errors.Newf(errors.Invalid, "continues: not possible in a schedule"),
+			"omit continues")
+	}
+	_, err := m.plan(account, req, nil)
+	return errors.Stage(err, "validate")
+}
+
 // plan validates req. repos are the repositories of the session that req continues; nil: req names them.
 func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (records.Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)

@@ -4,7 +4,6 @@ package schedules
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -25,18 +24,23 @@ func Command(base *cli.CLI) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "schedule",
 		Short: "Manage scheduled jobs",
-		Long: `Schedules run while harvest up runs. A server in the background, which ends when it is unused, runs
+		Long: `A schedule runs a command in a new sandbox, or a prompt in a new session, at set times.
+
+Schedules run while harvest up runs. A server in the background, which ends when it is unused, runs
 them only on request. Harvest has two schedules of its own:
 
   environment-refresh   every half hour: builds the base image anew, runs a program in it, and
                         clears old caches of the volume harvest-agent-state
   events-prune          daily: removes old events`,
-		Example: `  harvest schedule ls
-  harvest schedule run environment-refresh
+		Example: `  harvest schedule create report --cron '0 7 * * 1-5' --zone Europe/Berlin -- python3 -c 'print(1)'
+  harvest schedule ls
+  harvest schedule run report
+  harvest schedule logs report
   harvest schedule history environment-refresh
   harvest schedule pause environment-refresh
   harvest schedule set nightly --kind refresh --cron '0 3 * * *' --zone Europe/Berlin`,
-	}, c.scheduleList(), c.scheduleSet(), c.scheduleRemove(), c.scheduleRun(), c.scheduleHistory(), c.schedulePause(),
+	}, c.scheduleCreate(), c.scheduleList(), c.scheduleShow(), c.scheduleLogs(), c.scheduleSet(), c.scheduleRemove(),
+		c.scheduleRun(), c.scheduleHistory(), c.schedulePause(),
 		c.scheduleResume())
 }
 
@@ -67,8 +71,9 @@ func (c commands) scheduleSet() *cobra.Command {
 	var limit cli.TimeFlag
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Create or change a schedule",
-		Long: `Create a schedule, or change an existing one. Options without a flag keep their values. The kinds:
+		Short: "Change a schedule",
+		Long: `Change a schedule, or create one of the server's own jobs. Options without a flag keep their values.
+For commands and prompts, use harvest schedule create. The kinds of the server:
 
   refresh       builds an image anew, runs a program in it, and clears old caches:
                 --args '{"image":"base","cache_days":7}'
@@ -80,7 +85,7 @@ func (c commands) scheduleSet() *cobra.Command {
 		Args: cli.Args(1, 1, "one name"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&given.Kind, "kind", "", "kind of the job: refresh or prune-events")
+	flags.StringVar(&given.Kind, "kind", "", "kind of the job: refresh, prune-events, run or prompt")
 	flags.StringVar(&given.Cron, "cron", "", "times at which the job runs")
 	flags.StringVar(&given.Zone, "zone", "", "time zone of --cron, such as Europe/Berlin (default: UTC)")
 	flags.StringVar(&arguments, "args", "", "arguments of the job, as JSON")
@@ -159,10 +164,10 @@ background.`,
 				run, err = server.WaitScheduleRun(ctx, run)
 				done()
 				if err != nil {
-					return err
+					return cli.Left(ctx, err, "the run", "harvest schedule logs "+args[0]+" "+run.ID)
 				}
 			}
-			return c.ranNow(run)
+			return c.ranNow(ctx, server, run)
 		}),
 	}, cli.FormatTable)
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for the end")
@@ -170,14 +175,25 @@ background.`,
 }
 
 // ranNow shows a run and returns its failure as an error.
-func (c commands) ranNow(run api.ScheduleRun) error {
+func (c commands) ranNow(ctx context.Context, server *client.Client, run api.ScheduleRun) error {
 	if c.Format != cli.FormatTable {
 		if err := c.Show(cli.View{JSON: run, Names: []string{run.ID}}); err != nil {
 			return err
 		}
-	} else if len(run.Output) > 0 {
-		fmt.Fprintln(c.Out, string(run.Output))
+		return failureOf(run)
 	}
+	s, err := server.Schedule(ctx, run.Schedule)
+	if err != nil {
+		return err
+	}
+	if run.Ended.IsZero() {
+		return nil
+	}
+	return c.printRun(s.Kind, run)
+}
+
+// failureOf returns the failure of a run as an error.
+func failureOf(run api.ScheduleRun) error {
 	switch run.Status {
 	case "running", "succeeded":
 		return nil

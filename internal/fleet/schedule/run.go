@@ -145,7 +145,7 @@ func (s *Scheduler) call(ctx context.Context, job Job) (output any, err error) {
 			err = errors.Errorf("a panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return s.opts.Kinds[job.Kind](ctx, job.Args)
+	return s.opts.Kinds[job.Kind](ctx, job)
 }
 
 // ended persists the result of a run, and schedules a retry if necessary.
@@ -186,6 +186,9 @@ func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, er
 	}
 	if !run.RetryAt.IsZero() {
 		e.retry = &run
+	}
+	if s.opts.Ended != nil {
+		s.opts.Ended(e.job, run)
 	}
 	if err := s.opts.Store.Trim(keep, run.Account, run.Job, s.opts.Keep); err != nil {
 		logf.Errorf(ctx, "shorten the history: %v", err)

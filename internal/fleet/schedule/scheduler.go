@@ -18,6 +18,10 @@ import (
 type Options struct {
 	Store Store
 	Kinds map[string]Func // functions by kind
+	// Checks report wrong arguments of jobs when they are set, by kind. Kinds without a check accept all.
+	Checks map[string]func(Job) error
+	// Ended, if set, gets each attempt when it has ended. It must not block, or call the Scheduler.
+	Ended func(Job, Run)
 	// ByHand is for short-lived servers: only RunNow starts runs. Due and interrupted runs are left to a long-lived
 	// server.
 	ByHand bool
@@ -160,25 +164,48 @@ func (s *Scheduler) now() time.Time { return s.opts.Now().UTC().Truncate(time.Mi
 // Set creates or replaces a job, and returns the result. A current run continues. Kinds: Invalid, Exhausted (too many
 // jobs).
 func (s *Scheduler) Set(ctx context.Context, job Job) (Job, error) {
-	return s.set(ctx, job, true)
+	return s.set(ctx, job, replaceExisting)
+}
+
+// Create is Set for a new job. It returns Conflict if the job exists.
+func (s *Scheduler) Create(ctx context.Context, job Job) (Job, error) {
+	return s.set(ctx, job, refuseExisting)
 }
 
 // Ensure is Set for Harvest's built-in jobs: it does not change an existing job, which the user may have edited.
 func (s *Scheduler) Ensure(ctx context.Context, job Job) (Job, error) {
-	return s.set(ctx, job, false)
+	return s.set(ctx, job, keepExisting)
 }
 
-func (s *Scheduler) set(ctx context.Context, job Job, replace bool) (Job, error) {
+// existing says what set does with a job that exists.
+type existing int
+
+const (
+	replaceExisting existing = iota
+	keepExisting
+	refuseExisting
+)
+
+func (s *Scheduler) set(ctx context.Context, job Job, policy existing) (Job, error) {
 	job, times, err := job.normal(s.kinds)
 	if err != nil {
 		return Job{}, err
+	}
+	if check := s.opts.Checks[job.Kind]; check != nil {
+		if err := check(job); err != nil {
+			return Job{}, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := [2]string{job.Account, job.Name}
 	e := s.entries[key]
-	if e != nil && !replace {
+	if e != nil && policy == keepExisting {
 		return e.job, nil
+	}
+	if e != nil && policy == refuseExisting {
+		return Job{}, errors.Remedy(errors.Newf(errors.Conflict, "schedule %q: exists already", job.Name),
+			"change it with \"harvest schedule set\", or choose another name")
 	}
 	now := s.now()
 	job.Created, job.Updated, job.Next = now, now, time.Time{}

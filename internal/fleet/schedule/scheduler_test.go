@@ -32,9 +32,9 @@ type world struct {
 	opts  schedule.Options
 
 	mu    sync.Mutex
-	set   time.Duration // guarded by mu; how far the clock on the wall was set
-	calls []string      // guarded by mu; when the function was called
-	do    schedule.Func // guarded by mu; nil succeeds
+	set   time.Duration                                       // guarded by mu; how far the clock on the wall was set
+	calls []string                                            // guarded by mu; when the function was called
+	do    func(context.Context, json.RawMessage) (any, error) // guarded by mu; nil succeeds
 }
 
 func newWorld(t *testing.T) *world {
@@ -55,22 +55,22 @@ func (w *world) setClock(by time.Duration) {
 	w.set += by
 }
 
-func (w *world) will(do schedule.Func) {
+func (w *world) will(do func(context.Context, json.RawMessage) (any, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.do = do
 }
 
-func (w *world) work(ctx context.Context, args json.RawMessage) (any, error) {
+func (w *world) work(ctx context.Context, job schedule.Job) (any, error) {
 	now := w.now().UTC()
 	w.mu.Lock()
 	w.calls = append(w.calls, now.Format("15:04"))
 	do := w.do
 	w.mu.Unlock()
 	if do == nil {
-		return args, nil
+		return job.Args, nil
 	}
-	return do(ctx, args)
+	return do(ctx, job.Args)
 }
 
 // called reports when the function was called, and forgets it.
@@ -777,5 +777,48 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 		defer cancel()
 		wantError(t, s.Close(ctx), errors.Timeout)
 		close(block)
+	})
+}
+
+// TestCreateChecksAndReports checks that Create refuses a job that exists, that wrong arguments are refused when a job
+// is set, and that the end of each attempt is reported.
+func TestCreateChecksAndReports(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var mu sync.Mutex
+		var ended []string
+		w.opts.Ended = func(job schedule.Job, run schedule.Run) {
+			mu.Lock()
+			defer mu.Unlock()
+			ended = append(ended, fmt.Sprintf("%s %s/%d %t", job.Name, run.Status, run.Attempt, run.RetryAt.IsZero()))
+		}
+		w.opts.Checks = map[string]func(schedule.Job) error{"work": func(job schedule.Job) error {
+			if string(job.Args) == "{}" {
+				return errors.Newf(errors.Invalid, "no a")
+			}
+			return nil
+		}}
+		w.will(func(context.Context, json.RawMessage) (any, error) { return nil, boom })
+		s := w.open(t)
+		job := halfHourly()
+		job.Retries = 1
+		if _, err := s.Create(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.Create(t.Context(), job)
+		wantError(t, err, errors.Conflict, "exists already")
+		job.Args = json.RawMessage("{}")
+		_, err = s.Set(t.Context(), job)
+		wantError(t, err, errors.Invalid, "no a")
+		if kept, err := s.Get(t.Context(), account, "job"); err != nil || string(kept.Args) != `{"a":1}` {
+			t.Errorf("%+v, %v", kept, err)
+		}
+		time.Sleep(40 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"job failed/1 false", "job failed/2 true"}; !slices.Equal(ended, want) {
+			t.Errorf("%q, want %q", ended, want)
+		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/fleet/schedule"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
@@ -17,12 +18,12 @@ type Service struct {
 	Schedules *schedule.Scheduler // nil: not supported
 }
 
-// Routes returns one row per route. Jobs affect the whole server, so only its operator may change
-// them.
+// Routes returns one row per route. Jobs of the server affect all accounts, so only its operator may change them. The
+// others need the scope exec, as running a command at once does.
 func (s *Service) Routes() []edge.Route {
 	const read, write = account.Read, account.Write
 	return edge.Only(s.Schedules != nil, "schedules", []edge.Route{
-		{Method: "POST", Path: api.Schedules, Handle: s.setSchedule, Scope: write, Operator: true,
+		{Method: "POST", Path: api.Schedules, Handle: s.setSchedule, Scope: write,
 			Summary: "Create or replace a schedule",
 			In:      api.ScheduleRequest{}, Out: api.Schedule{}, Status: 201},
 		{Method: "GET", Path: api.Schedules, Handle: s.listSchedules, Scope: read, Summary: "List schedules by name",
@@ -30,15 +31,13 @@ func (s *Service) Routes() []edge.Route {
 			Out:   api.List[api.Schedule]{}, Status: 200},
 		{Method: "GET", Path: api.Scheduled, Handle: s.scheduleIs((*schedule.Scheduler).Get), Scope: read,
 			Summary: "Get a schedule", Out: api.Schedule{}, Status: 200},
-		{Method: "DELETE", Path: api.Scheduled, Handle: s.deleteSchedule, Scope: write, Operator: true,
+		{Method: "DELETE", Path: api.Scheduled, Handle: s.deleteSchedule, Scope: write,
 			Summary: "Delete a schedule and its history", Status: 204},
-		{Method: "POST", Path: api.SchedulePause, Handle: s.scheduleIs((*schedule.Scheduler).Pause), Scope: write,
-			Operator: true,
-			Summary:  "Pause a schedule", Out: api.Schedule{}, Status: 200},
-		{Method: "POST", Path: api.ScheduleResume, Handle: s.scheduleIs((*schedule.Scheduler).Resume), Scope: write,
-			Operator: true,
-			Summary:  "Resume a paused schedule", Out: api.Schedule{}, Status: 200},
-		{Method: "POST", Path: api.ScheduleStart, Handle: s.startSchedule, Scope: write, Operator: true,
+		{Method: "POST", Path: api.SchedulePause, Handle: s.change((*schedule.Scheduler).Pause), Scope: write,
+			Summary: "Pause a schedule", Out: api.Schedule{}, Status: 200},
+		{Method: "POST", Path: api.ScheduleResume, Handle: s.change((*schedule.Scheduler).Resume), Scope: write,
+			Summary: "Resume a paused schedule", Out: api.Schedule{}, Status: 200},
+		{Method: "POST", Path: api.ScheduleStart, Handle: s.startSchedule, Scope: write,
 			Summary: "Run a schedule's job now",
 			Out:     api.ScheduleRun{}, Status: 202},
 		{Method: "GET", Path: api.ScheduleRuns, Handle: s.listScheduleRuns, Scope: read,
@@ -52,12 +51,40 @@ func (s *Service) setSchedule(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := s.Schedules.Set(r.Context(), schedule.Job{
+	if err := allowed(r, req.Kind); err != nil {
+		return err
+	}
+	set := s.Schedules.Create
+	if !req.New {
+		set = s.Schedules.Set
+		if err := s.mayChange(r, req.Name); err != nil && !errors.Is(err, errors.NotFound) {
+			return err
+		}
+	}
+	made, err := set(r.Context(), schedule.Job{
 		Account: edge.Account(r), Name: req.Name, Kind: req.Kind, Args: req.Args, Cron: req.Cron, Zone: req.Zone,
 		Retries:        req.Retries,
 		TimeoutSeconds: req.TimeoutSeconds, Missed: schedule.Missed(req.Missed), Paused: req.Paused,
 	})
 	return edge.Send(w, http.StatusCreated, scheduleOut, made, err)
+}
+
+// allowed returns Denied if the caller may not change jobs of a kind.
+func allowed(r *http.Request, kind string) error {
+	who := edge.PrincipalOf(r.Context())
+	if kind == api.JobRun || kind == api.JobPrompt {
+		return who.May(account.Exec)
+	}
+	return who.MustBeOperator()
+}
+
+// mayChange returns Denied if the caller may not change a schedule, and NotFound if it does not exist.
+func (s *Service) mayChange(r *http.Request, name string) error {
+	found, err := s.Schedules.Get(r.Context(), edge.Account(r), name)
+	if err != nil {
+		return err
+	}
+	return allowed(r, found.Kind)
 }
 
 func (s *Service) listSchedules(w http.ResponseWriter, r *http.Request) error {
@@ -77,11 +104,29 @@ func (s *Service) scheduleIs(do func(*schedule.Scheduler, context.Context, strin
 	}
 }
 
+// change is scheduleIs for callers that may change the schedule.
+func (s *Service) change(do func(*schedule.Scheduler, context.Context, string,
+	string) (schedule.Job, error)) edge.Handler {
+	answer := s.scheduleIs(do)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := s.mayChange(r, r.PathValue("name")); err != nil {
+			return err
+		}
+		return answer(w, r)
+	}
+}
+
 func (s *Service) deleteSchedule(w http.ResponseWriter, r *http.Request) error {
+	if err := s.mayChange(r, r.PathValue("name")); err != nil {
+		return err
+	}
 	return edge.NoContent(w, s.Schedules.Delete(r.Context(), edge.Account(r), r.PathValue("name")))
 }
 
 func (s *Service) startSchedule(w http.ResponseWriter, r *http.Request) error {
+	if err := s.mayChange(r, r.PathValue("name")); err != nil {
+		return err
+	}
 	run, err := s.Schedules.RunNow(r.Context(), edge.Account(r), r.PathValue("name"))
 	return edge.Send(w, http.StatusAccepted, scheduleRunOut, run, err)
 }

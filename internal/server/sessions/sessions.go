@@ -103,8 +103,17 @@ func (s *Service) warmSession(w http.ResponseWriter, r *http.Request) error {
 
 // sessionRequest decodes the body of a request for a session, of at most most bytes.
 func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in session.Request, err error) {
+	data, err := edge.Body(w, r, most)
+	if err != nil {
+		return in, err
+	}
+	return Decode(data)
+}
+
+// Decode decodes an api.SessionRequest.
+func Decode(data []byte) (in session.Request, err error) {
 	var req sessionBody
-	if err := edge.DecodeBody(w, r, most, &req); err != nil {
+	if err := edge.Decode(data, &req); err != nil {
 		return in, err
 	}
 	in = session.Request{
