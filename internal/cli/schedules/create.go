@@ -123,7 +123,8 @@ func (f *creation) request(box api.SandboxRequest, env map[string]string, args [
 // warnBackground prints a note if the server does not run schedules by itself.
 func (c commands) warnBackground(ctx context.Context, server *client.Client) {
 	if info, err := server.Server(ctx); err == nil && info.Background {
-		c.Notef("schedules run while \"harvest up\" runs; a command has started this server, and it ends when it is unused")
+		c.Notef("schedules run while \"harvest up\" runs; a command has started this server, and it ends when it is " +
+			"unused")
 	}
 }
 
@@ -166,7 +167,8 @@ func oneSchedule(s api.Schedule, runs []api.ScheduleRun) cli.View {
 	add("retries", "%d", max(0, s.Retries))
 	add("missed runs", "%s", s.Missed)
 	for _, r := range runs {
-		add("last run", "%s", strings.TrimSuffix(fmt.Sprintf("%s, %s: %s", cli.Ago(r.Started), r.Status, r.Reason), ": "))
+		text := fmt.Sprintf("%s, %s: %s", cli.Ago(r.Started), r.Status, r.Reason)
+		add("last run", "%s", strings.TrimSuffix(text, ": "))
 	}
 	return v
 }

@@ -145,7 +145,8 @@ func TestBadArguments(t *testing.T) {
 		`{"args":["true"],"workdir":"x"}`:        "working directory",
 		`[]`:                                     "",
 	} {
-		if err := j.CheckRun(job(args)); !errors.Is(err, errors.Invalid) || !strings.Contains(errors.Message(err), want) {
+		if err := j.CheckRun(job(args)); !errors.Is(err, errors.Invalid) ||
+			!strings.Contains(errors.Message(err), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
