@@ -61,6 +61,10 @@ func (a *agent) watch() {
 			call.Fn = a.terminals.watch(buffer, own)
 			table.Table[number] = call
 		}
+		if call.Name == "ioctl" {
+			call.Fn = watchLoopback(own)
+			table.Table[number] = call
+		}
 		if !slices.Contains(watchedCalls, call.Name) {
 			continue
 		}
@@ -68,6 +72,7 @@ func (a *agent) watch() {
 			*kernel.SyscallControl, error) {
 			once.Do(func() {
 				a.kernel = t.Kernel()
+				replaceCreator(a.kernel)
 				close(a.ready)
 			})
 			return own(t, number, args)

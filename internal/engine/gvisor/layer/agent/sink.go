@@ -5,7 +5,8 @@
 // sandbox. gVisor's own tar of the layer rounds times to seconds, omits attributes that are not UTF-8, and
 // reads whole files into memory.
 //
-// It also limits the files of volumes, reports crashes and names terminals, all of which gVisor does not do.
+// It also limits the files of volumes, reports crashes, names terminals, and makes network namespaces begin as in
+// Linux, all of which gVisor does not do.
 package agent
 
 import (
@@ -21,6 +22,7 @@ func Register() {
 	a := &agent{ready: make(chan struct{})}
 	a.terminals.agent = a
 	a.watch()
+	replaceRoutes()
 	seccheck.RegisterSink(seccheck.SinkDesc{
 		Name: layer.SinkName,
 		New: func(config map[string]any, file *fd.FD) (seccheck.Sink, error) {
