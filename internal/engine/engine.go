@@ -120,6 +120,14 @@ type Spec struct {
 	Stage func(name string, took time.Duration) `json:"-"`
 }
 
+// Holder returns the words for a sandbox that holds an image or a volume, for messages.
+func Holder(id string) string {
+	if id == "" {
+		return "a sandbox that was booted ahead"
+	}
+	return "the sandbox " + id
+}
+
 // HostName makes a valid host name (RFC 1123) from a name or an ID: at most 63 letters, digits and hyphens,
 // without a hyphen at either end.
 func HostName(text string) string {
@@ -276,8 +284,8 @@ type Snapshotter interface {
 // the memory, the IDs, the open files of the sandbox, and the connections within it, including loopback.
 // ProcessOpener finds the commands that ran by the same IDs. Their output from then on is kept anew, and input
 // that was open is open again. Commands get no notification, but they can notice: the clock has jumped,
-// connections to other hosts are broken, and two sandboxes share random state. The host name stays the same.
-// Commands that had ended are gone, and so are files that were being copied in or out at that moment.
+// connections to other hosts are broken, and two sandboxes share random state. The host name is the new
+// sandbox's. Commands that had ended are gone, and so are files that were being copied in or out at that moment.
 type Checkpointer interface {
 	// Checkpoint writes a checkpoint to dir, a directory of this machine that must not exist yet, in a parent
 	// that does. The checkpoint is complete and durable when Checkpoint returns. If it fails or is canceled,

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"os"
@@ -75,8 +76,8 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 		root = filepath.Join(spec.Checkpoint, wire.CheckpointRoot)
 	}
 	claim := saved.Claim
-	claim.ID, claim.Root, claim.Hostname, claim.Network, claim.Keep = spec.ID, root, saved.Hostname, spec.Network,
-		spec.KeepOnOOM
+	claim.ID, claim.Root, claim.Network, claim.Keep = spec.ID, root, spec.Network, spec.KeepOnOOM
+	claim.Hostname = cmp.Or(spec.Hostname, engine.HostName(spec.ID))
 	if spec.Dir != "" {
 		claim.Dir = spec.Dir
 	}

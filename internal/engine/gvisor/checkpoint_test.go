@@ -129,6 +129,35 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 	}
 }
 
+// TestRestoredSandboxesHaveTheirHostName checks that a sandbox that starts from a checkpoint has its own host name, that
+// the names of earlier sandboxes still resolve, and that lines of users stay in /etc/hosts.
+//
+// mission: A4
+func TestRestoredSandboxesHaveTheirHostName(t *testing.T) {
+	testenv.Root(t)
+	dir := testenv.DataDir(t)
+	e := open(t, dir)
+	sb := create(t, e, engine.Spec{ID: "first"})
+	runAs(t, sb, "root", "echo '192.0.2.1 mine' >>/etc/hosts")
+	const show = "hostname; cat /etc/hostname; grep -h '^127.0.1.1\\|mine' /etc/hosts | tr '\\t' ' '; "
+	if got, want := runAs(t, sb, "1234", show), "first\nfirst\n127.0.1.1 first\n192.0.2.1 mine\n"; got != want {
+		t.Errorf("the first sandbox: got %q, want %q", got, want)
+	}
+	for _, next := range []struct{ id, hostname, want string }{
+		{"second", "", "second\nsecond\n127.0.1.1 second first\n192.0.2.1 mine\n"},
+		{"third", "named", "named\nnamed\n127.0.1.1 named second first\n192.0.2.1 mine\n"},
+	} {
+		checkpoint := filepath.Join(dir, "checkpoint-of-"+next.id)
+		if err := sb.(engine.Checkpointer).Checkpoint(t.Context(), checkpoint); err != nil {
+			t.Fatal(err)
+		}
+		sb = create(t, e, engine.Spec{ID: next.id, Hostname: next.hostname, Checkpoint: checkpoint})
+		if got := runAs(t, sb, "1234", show); got != next.want {
+			t.Errorf("the %s sandbox: got %q, want %q", next.id, got, next.want)
+		}
+	}
+}
+
 // TestCheckpointAfterTerminals checks that terminals that had names in /dev/pts are not in a checkpoint, and that
 // terminals have names after it.
 //

@@ -70,6 +70,9 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if err != nil {
 		return restoreError(err)
 	}
+	if err := k.guest.Rename(claim.Hostname); err != nil { // the sandbox works under its earlier name, too
+		log.Warningf("set the host name of a restored sandbox: %v", err)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.claimed(claim); err != nil {

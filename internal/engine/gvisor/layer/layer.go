@@ -28,7 +28,9 @@ type Request struct {
 	Path    string   // limits the written files, "" for all
 	Mounted []string // mount points, for Apply
 	Room    []Room   `json:",omitempty"` // if set, the request only sets the room in volumes
-	Keep    *Kept    `json:",omitempty"` // if set, the request only prepares processes for a checkpoint
+	// Hostname, if set, becomes the host name of the container. Nothing else happens.
+	Hostname string `json:",omitempty"`
+	Keep     *Kept  `json:",omitempty"` // if set, the request only prepares processes for a checkpoint
 }
 
 // Room is how many files and directories can be created in a volume before the keeper counts again.
@@ -130,6 +132,12 @@ func Keep(sb *runsc.Sandbox, container string, kept Kept) ([]int32, error) {
 // SetRoom limits how many files can be created in volumes. Beyond that, creating one fails with EDQUOT.
 func SetRoom(sb *runsc.Sandbox, room []Room) error {
 	_, err := exchange(sb, Request{Room: room})
+	return err
+}
+
+// SetHostname sets the host name of a container.
+func SetHostname(sb *runsc.Sandbox, container, hostname string) error {
+	_, err := exchange(sb, Request{Container: container, Hostname: hostname})
 	return err
 }
 

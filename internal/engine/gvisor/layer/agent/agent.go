@@ -89,6 +89,9 @@ func (a *agent) answer(r layer.Request, file io.ReadWriter) error {
 	if len(r.Room) > 0 {
 		return a.setRoom(r.Room)
 	}
+	if r.Hostname != "" {
+		return a.setHostname(r.Container, r.Hostname)
+	}
 	v, err := a.open(r.Container)
 	if err != nil {
 		return err
@@ -137,6 +140,22 @@ func (a *agent) first(container string) (*kernel.Task, error) {
 		}
 	}
 	return nil, errors.Newf(errors.Conflict, "the sandbox has ended")
+}
+
+// setHostname sets the host name that the first process of a container sees, and all others that share its namespace.
+func (a *agent) setHostname(container, hostname string) error {
+	first, err := a.first(container)
+	if err != nil {
+		return err
+	}
+	uts := first.GetUTSNamespace()
+	if uts == nil {
+		return errors.Newf(errors.Conflict, "the sandbox has ended")
+	}
+	ctx := a.kernel.SupervisorContext()
+	defer uts.DecRef(ctx)
+	uts.SetHostName(ctx, hostname)
+	return nil
 }
 
 func (a *agent) open(container string) (*view, error) {
