@@ -323,7 +323,7 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 	if !ok {
 		return nil
 	}
-	release, err := u.Use(name, e.id)
+	release, err := u.Use(name, engine.Holder(e.id))
 	if err != nil {
 		return err
 	}

@@ -288,7 +288,7 @@ func (l *Library) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	users := l.uses[id]
+	users := slices.Compact(slices.Sorted(slices.Values(l.uses[id]))) // the Fleet and the engine hold it
 	lock, err := tryLock(l.path(hexOf(img.Digest), manifestFile))
 	if err != nil {
 		return errors.Wrapf(err, "lock image %s", id)

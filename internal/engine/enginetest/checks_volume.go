@@ -199,7 +199,11 @@ func checkVolumePaths(t *testing.T, s *suite) {
 func checkVolumeInUse(t *testing.T, s *suite) {
 	v := newVolume(t, s)
 	sb := s.create(t, mounted(v, "/mnt/data"))
-	wantKind(t, "Delete of a volume in use", s.engine.Volumes().Delete(patient(t), v.Name()), errors.Conflict)
+	err := s.engine.Volumes().Delete(patient(t), v.Name())
+	wantKind(t, "Delete of a volume in use", err, errors.Conflict)
+	if id := sb.Handle().ID; strings.Count(errors.Message(err), engine.Holder(id)) != 1 {
+		t.Errorf("Delete of a volume that sandbox %s uses: %q", id, errors.Message(err))
+	}
 	script(t, sb, "/mnt/data", "touch still-here")
 	if err := sb.Destroy(patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
@@ -207,7 +211,7 @@ func checkVolumeInUse(t *testing.T, s *suite) {
 	if err := s.engine.Volumes().Delete(patient(t), v.Name()); err != nil {
 		t.Errorf("Delete of an unused volume: %v", err)
 	}
-	_, err := s.engine.Create(patient(t), s.spec(mounted(v, "/mnt/data")))
+	_, err = s.engine.Create(patient(t), s.spec(mounted(v, "/mnt/data")))
 	wantKind(t, "Create with a deleted volume", err, errors.NotFound)
 }
 

@@ -68,7 +68,7 @@ func (sb *sandbox) save() error {
 
 // use protects a volume from deletion until the sandbox is removed.
 func (sb *sandbox) use(name string) error {
-	release, err := sb.e.volumes.Use(name, sb.ref)
+	release, err := sb.e.volumes.Use(name, engine.Holder(sb.record.ID))
 	if err != nil {
 		return err
 	}

@@ -195,7 +195,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
 	h := &holding{id: u.ID}
-	if err := e.hold(h, ref, u); err != nil {
+	if err := e.hold(h, u); err != nil {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
 	e.mu.Lock()
@@ -203,10 +203,10 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	e.holding[ref] = h
 }
 
-// hold marks the image and the volumes as used by ref.
-func (e *Engine) hold(h *holding, ref string, u uses) error {
+// hold marks the image and the volumes as used by the sandbox.
+func (e *Engine) hold(h *holding, u uses) error {
 	if u.Image != "" {
-		release, err := e.opts.Images.Use(u.Image, ref)
+		release, err := e.opts.Images.Use(u.Image, engine.Holder(u.ID))
 		if err != nil {
 			return errors.Stage(err, "image")
 		}
@@ -216,7 +216,7 @@ func (e *Engine) hold(h *holding, ref string, u uses) error {
 		if m.Dir != "" {
 			continue
 		}
-		release, err := e.opts.Volumes.Use(m.Volume, ref)
+		release, err := e.opts.Volumes.Use(m.Volume, engine.Holder(u.ID))
 		if err != nil {
 			return errors.Stage(err, "volumes")
 		}
@@ -346,7 +346,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 		return nil, err
 	}
 	u := uses{ID: spec.ID, Image: img.ID, Mounts: spec.Mounts}
-	if err = e.hold(h, ref, u); err == nil {
+	if err = e.hold(h, u); err == nil {
 		err = e.writeUses(ref, u)
 	}
 	if err != nil {

@@ -206,7 +206,7 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec,
 			continue
 		}
 		first[m.Volume] = m
-		done, err := v.Use(m.Volume, "the sandbox "+spec.ID)
+		done, err := v.Use(m.Volume, engine.Holder(spec.ID))
 		if err != nil {
 			return nil, release, err
 		}
