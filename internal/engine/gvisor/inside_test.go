@@ -130,6 +130,27 @@ func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
 	}
 }
 
+// TestCgroupFilesHaveTheLimits checks that programs that read the files of control groups find the sandbox's limits. A
+// limit of one processor is time of one, on two of them: docs/inside.md describes this.
+func TestCgroupFilesHaveTheLimits(t *testing.T) {
+	testenv.Root(t)
+	e := open(t, testenv.DataDir(t))
+	const show = "cd /sys/fs/cgroup && cat cpu.max memory.max pids.max; nproc; grep -c ^processor /proc/cpuinfo; " +
+		`python3 -c "import os; print(len(os.sched_getaffinity(0)))"; echo 1 2>/dev/null >memory.max; cat memory.max`
+	for id, test := range map[string]struct {
+		limits engine.Limits
+		want   string
+	}{
+		"one": {engine.Limits{CPU: 1, Memory: 512 << 20, Processes: 40},
+			"100000 100000\n536870912\n41\n2\n2\n2\n536870912\n"},
+		"half": {engine.Limits{CPU: 0.5, Memory: 256 << 20}, "50000 100000\n268435456\nmax\n2\n2\n2\n268435456\n"},
+	} {
+		if got := runAs(t, create(t, e, engine.Spec{ID: id, Limits: test.limits}), "root", show); got != test.want {
+			t.Errorf("%+v: got %q, want %q", test.limits, got, test.want)
+		}
+	}
+}
+
 // TestSparseFiles checks that neither the disk limit nor df counts the holes of a file, and that data in them counts.
 // The text of docs/inside.md on du and lseek is for a gVisor that behaves as checked here.
 //

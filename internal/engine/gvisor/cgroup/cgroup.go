@@ -105,21 +105,21 @@ func Open(name string) *Group {
 	return &Group{name: name, in: in}
 }
 
-// cpuPeriod is the period of CPU quotas in microseconds.
-const cpuPeriod = 100_000
+// CPUPeriod is the period of CPU quotas in microseconds.
+const CPUPeriod = 100_000
 
 // limit sets one controller's limit.
 func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	write := func(file string, value int64) error {
 		return os.WriteFile(filepath.Join(h.dir, g.name, file), strconv.AppendInt(nil, value, 10), 0)
 	}
-	quota := int64(math.Ceil(l.CPU * cpuPeriod))
+	quota := int64(math.Ceil(l.CPU * CPUPeriod))
 	switch {
 	case h.controller == "cpu" && quota > 0 && h.v2:
 		return os.WriteFile(filepath.Join(h.dir, g.name, "cpu.max"),
-			[]byte(strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod)), 0)
+			[]byte(strconv.FormatInt(quota, 10)+" "+strconv.Itoa(CPUPeriod)), 0)
 	case h.controller == "cpu" && quota > 0:
-		return errors.Join(write("cpu.cfs_period_us", cpuPeriod), write("cpu.cfs_quota_us", quota))
+		return errors.Join(write("cpu.cfs_period_us", CPUPeriod), write("cpu.cfs_quota_us", quota))
 	case h.controller == "memory" && l.Memory > 0 && h.v2:
 		// gVisor's processes are useless without each other, and swap would only delay the end.
 		_ = write("memory.oom.group", 1)

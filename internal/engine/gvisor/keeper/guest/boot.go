@@ -4,6 +4,8 @@ package guest
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,7 +74,7 @@ func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) erro
 			return nil, err
 		}
 	}
-	spec := g.baseSpec(initprog.Args("/init", "sandbox", append(g.processLimit(), traceStep())...))
+	spec := g.baseSpec(initprog.Args("/init", "sandbox", append(g.groupLimits(), traceStep())...))
 	spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
@@ -106,20 +108,28 @@ func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) erro
 // cgroupsInside is the mount point of gVisor's own cgroups.
 const cgroupsInside = "/sys/fs/cgroup"
 
-// processLimit returns the steps by which the root container's init program limits the processes of the main
-// container. Inside gVisor, exceeding the limit is an ordinary EAGAIN. The main container sees its group as the
-// root of its own namespace and cannot change the limit. The host's cgroup has a higher limit.
-func (g *Guest) processLimit() []initprog.Step {
-	n := g.Args.Limits.Processes
-	if n <= 0 {
-		return nil
+// groupLimits returns the steps by which the root container's init program sets the limits in gVisor's cgroup of the
+// main container, which sees its group as the root of its own namespace and cannot change them. gVisor enforces the
+// limit of processes: inside, exceeding it is an ordinary EAGAIN. The host's cgroup has a higher limit. The others are
+// for programs that read them, such as Node and Java; the host's cgroup enforces them.
+func (g *Guest) groupLimits() []initprog.Step {
+	limits := g.Args.Limits
+	contents := map[string]string{}
+	if limits.Processes > 0 {
+		contents["pids.max"] = strconv.Itoa(limits.Processes + 1) // the limit includes the init program
+	}
+	if limits.CPU > 0 {
+		contents["cpu.max"] = fmt.Sprintf("%.0f %d", math.Ceil(limits.CPU*cgroup.CPUPeriod), cgroup.CPUPeriod)
+	}
+	if limits.Memory > 0 {
+		contents["memory.max"] = strconv.FormatInt(limits.Memory, 10)
 	}
 	var steps []initprog.Step
 	for _, id := range []string{g.Args.Ref + mainSuffix, g.Args.Ref + PreparedSuffix} {
 		group := filepath.Join(cgroupsInside, id)
-		// The limit includes the init program.
-		steps = append(steps, initprog.Step{Dir: group, File: filepath.Join(group, "pids.max"),
-			Content: strconv.Itoa(n + 1)})
+		for _, name := range slices.Sorted(maps.Keys(contents)) {
+			steps = append(steps, initprog.Step{Dir: group, File: filepath.Join(group, name), Content: contents[name]})
+		}
 	}
 	return steps
 }
