@@ -121,7 +121,7 @@ func (e *Engine) load() error {
 			close(sb.ended)
 		}
 		for _, m := range sb.record.Mounts {
-			if err := sb.use(m.Volume); err != nil {
+			if err := sb.use(sb.record.ID, m.Volume); err != nil {
 				return err
 			}
 		}
@@ -221,7 +221,7 @@ func (e *Engine) claim(ctx context.Context, sb *sandbox, spec engine.Spec) error
 	}
 	record, err := e.record(ctx, spec)
 	if err == nil {
-		err = sb.mount(spec.Mounts, spec.User)
+		err = sb.mount(spec.ID, spec.Mounts, spec.User)
 	}
 	if err == nil {
 		err = ctx.Err()

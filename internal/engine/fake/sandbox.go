@@ -66,9 +66,9 @@ func (sb *sandbox) save() error {
 	return atomicfile.Write(filepath.Join(sb.dir, "record.json"), data, 0o600)
 }
 
-// use protects a volume from deletion until the sandbox is removed.
-func (sb *sandbox) use(name string) error {
-	release, err := sb.e.volumes.Use(name, engine.Holder(sb.record.ID))
+// use protects a volume from deletion until the sandbox, which has or gets this ID, is removed.
+func (sb *sandbox) use(id, name string) error {
+	release, err := sb.e.volumes.Use(name, engine.Holder(id))
 	if err != nil {
 		return err
 	}
@@ -80,13 +80,13 @@ func (sb *sandbox) use(name string) error {
 
 // mount mounts volumes as symbolic links, which need no privileges. New volumes get the sandbox's user as their
 // owner.
-func (sb *sandbox) mount(mounts []engine.Mount, user string) error {
+func (sb *sandbox) mount(id string, mounts []engine.Mount, user string) error {
 	uid, gid, err := proc.Owner(user)
 	if err != nil {
 		return err
 	}
 	for _, m := range mounts {
-		if err := sb.use(m.Volume); err != nil {
+		if err := sb.use(id, m.Volume); err != nil {
 			return err
 		}
 		link := filepath.Join(sb.dir, "root", m.Path)
