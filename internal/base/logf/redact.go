@@ -32,7 +32,7 @@ var secrets struct {
 // such as a basic authorization), URL-escaped and quoted forms. Of values of several lines, each line counts. Values
 // and lines below 6 bytes are ignored. A value that is registered several times is hidden until the last release.
 //
-// A value takes about 12 times its size in memory while it is registered; who registers bounds how many there are.
+// A value takes about 18 times its size in memory while it is registered; who registers bounds how many there are.
 func Redact(values ...string) (release func()) {
 	wanted := map[string]bool{}
 	for _, v := range values {
@@ -101,8 +101,8 @@ func Redacted(text string) string {
 	return r.Replace(text)
 }
 
-// Forms lists the texts in which value may appear: as it is, quoted, and as URL, base64 and hex have it. It has none of
-// a short value, which would hide ordinary words.
+// Forms lists the texts in which value may appear: as it is, quoted, and as URL, base64 and hex have it, in one line or
+// wrapped. It has none of a short value, which would hide ordinary words.
 func Forms(value string) []string { return forms(value) }
 
 func forms(value string) []string {
@@ -119,7 +119,21 @@ func forms(value string) []string {
 			base64At(base64.RawURLEncoding, value, offset))
 	}
 	digits := hex.EncodeToString([]byte(value))
-	return append(all, digits, strings.ToUpper(digits))
+	all = append(all, digits, strings.ToUpper(digits))
+	encoded := base64.StdEncoding.EncodeToString([]byte(value))
+	return slices.Concat(all, wrapped(encoded, 76), wrapped(encoded, 64), wrapped(digits, 60))
+}
+
+// wrapped returns the lines in which programs such as base64, openssl and xxd print an encoded value that does not fit
+// into one line. A last line of a few digits tells nothing, and would hide ordinary words.
+func wrapped(encoded string, width int) []string {
+	var lines []string
+	for line := range slices.Chunk([]byte(encoded), width) {
+		if len(line) < len(encoded) && len(line) >= 8 {
+			lines = append(lines, string(line))
+		}
+	}
+	return lines
 }
 
 // base64At returns the digits that depend on value alone when it stands offset bytes (modulo 3) into what is encoded.
