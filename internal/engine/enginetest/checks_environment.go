@@ -31,6 +31,7 @@ var environmentChecks = []check{
 		nil, checkOwn},
 	{"dir/given and default", "commands start in their directory, else in the sandbox's, else in the image's",
 		nil, checkDir},
+	{"dir/links", "a directory may be a symbolic link, which leads nowhere but within the sandbox", nil, checkLinkedDir},
 	{"dir/missing", "a directory that is not there is Invalid, and so is a file", nil, checkNoDir},
 	{"user/of a command", "a command runs as the user it names, by name or number, with or without a group",
 		users, checkUsers},
@@ -204,10 +205,31 @@ func checkDir(t *testing.T, s *suite) {
 	where(t, sb, engine.Command{Dir: "/"}, "/")
 }
 
+// checkLinkedDir checks that a working directory may be a symbolic link, also one that would lead out of the root.
+func checkLinkedDir(t *testing.T, s *suite) {
+	links := map[string]string{"/checks/linked": "real ü", "/checks/above/../twice": "linked"}
+	if !strings.HasPrefix(s.engine.Capabilities().Isolation, "none") {
+		links["/checks/absolute"] = "/checks/real ü"
+		links["/checks/out"] = "../../../../../../checks/real ü"
+	}
+	sb := s.create(t, engine.Spec{Dir: "/checks/linked"})
+	put(t, sb, "/checks/real ü")
+	put(t, sb, "/checks/above")
+	for name, target := range links {
+		put(t, sb, "/checks", link(path.Base(name), target))
+	}
+	where(t, sb, engine.Command{}, "/checks/real ü")
+	for name := range links {
+		where(t, sb, engine.Command{Dir: name}, "/checks/real ü")
+	}
+}
+
 func checkNoDir(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("file", "x", 0o644))
-	for _, d := range []string{"/no/such/dir", dir + "/missing", dir + "/file"} {
+	put(t, s.shared, dir, file("file", "x", 0o644), link("to file", "file"), link("dangling", "none"),
+		link("loop", "loop"))
+	for _, d := range []string{"/no/such/dir", dir + "/missing", dir + "/file", dir + "/to file", dir + "/dangling",
+		dir + "/loop"} {
 		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{"true"}, Dir: d})
 		wantKind(t, d, err, errors.Invalid)
 	}

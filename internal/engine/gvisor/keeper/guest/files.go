@@ -32,7 +32,8 @@ func (g *Guest) ReadFile(container, path string) ([]byte, error) {
 	return b, errors.Wrapf(err, "read %s", path)
 }
 
-// CheckDir returns an error if commands cannot start in dir.
+// CheckDir returns an error if commands cannot start in dir. gVisor follows the symbolic links of a path within the
+// container, for a command all of them, and for a file that it reads all but the last.
 func (g *Guest) CheckDir(dir string) error {
 	if dir == "" || dir == "/" {
 		return nil
@@ -42,7 +43,7 @@ func (g *Guest) CheckDir(dir string) error {
 		return errors.Wrapf(err, "open null device")
 	}
 	defer null.Close()
-	err = g.Sandbox.ReadFile(g.MainID(), dir, 1, null)
+	err = g.Sandbox.ReadFile(g.MainID(), dir+"/.", 1, null)
 	if err != nil && strings.Contains(err.Error(), "is a directory") {
 		return nil // dir exists
 	}
