@@ -380,6 +380,7 @@ func TestHungOverRestart(t *testing.T) {
 	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond})
 	s := h.create(t, session.Request{Prompt: "silent"})
 	w := h.watch(s.ID)
+	w.until(t, string(agent.Ready)) // its last line: a slow agent is hung once before
 	w.status(t, records.Hung)
 	h.close(t)
 	h.open(t)

@@ -176,7 +176,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 		return r.converse(ctx, server, made, r.plain)
 	}
 	r.Hint("session %s; Ctrl-C leaves it, harvest stop %s stops it", made.ID, made.ID)
-	return r.followTurn(ctx, server, made.ID, 0, 0, r.follow)
+	return r.commands.follow(ctx, server, turns{session: made.ID}, r.follow)
 }
 
 // agentSandbox returns the request for the sandbox of a new session.
@@ -248,20 +248,26 @@ func oneSession(s api.Session) cli.View {
 		Rows: [][]string{{s.ID, s.Status, s.Agent, s.Title}}}
 }
 
-// followTurn shows the events of a session after event after. It ends once the events up to last are shown and
-// no prompt among them is pending.
-func (c commands) followTurn(ctx context.Context, server *client.Client, id string, after, last int64,
-	format string) error {
-	show := newTurnView(c, format)
+// turns selects the turns of a session that a command follows.
+type turns struct {
+	session string
+	after   int64  // follow the events after this one
+	last    int64  // without a prompt: follow at least to this event
+	prompt  string // ID of a prompt: follow to the end of its turn; "": until no prompt is pending
+}
+
+// follow shows the events of turns.
+func (c commands) follow(ctx context.Context, server *client.Client, t turns, format string) error {
+	show := newTurnView(c, format, t.prompt)
 	defer show.close()
 	pending := map[string]bool{}
 	var end *api.SessionEvent // of the last turn
 	_, reads := cli.Terminal(c.Out)
-	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after, Attended: reads &&
+	for e, err := range server.Events(ctx, client.Follow{Stream: t.session, After: t.after, Attended: reads &&
 		format != cli.FormatJSON}) {
 		if err != nil {
 			if ctx.Err() != nil {
-				return left(id)
+				return left(t.session)
 			}
 			return err
 		}
@@ -269,24 +275,31 @@ func (c commands) followTurn(ctx context.Context, server *client.Client, id stri
 		if err != nil {
 			return err
 		}
+		wanted := t.prompt == "" || t.prompt == data.MessageID
 		switch e.Type {
 		case "message.queued":
 			pending[data.MessageID] = true
 		case "message.cancelled":
 			delete(pending, data.MessageID)
+			if wanted && t.prompt != "" {
+				return errors.Remedy(errors.Newf(errors.Canceled, "the prompt was not sent to the agent: %s",
+					cli.OrElse(data.Reason, "it was withdrawn")), "send it again: harvest send %s \"…\"", t.session)
+			}
 		case "done":
 			delete(pending, data.MessageID)
-			end = &data
+			if wanted {
+				end = &data
+			}
 		case "agent.asked":
-			c.Hint("answer with: harvest answer %s %s", id, data.ID)
+			c.Hint("answer with: harvest answer %s %s", t.session, data.ID)
 		case "session.ended":
 			if data.Status == "failed" {
 				return errors.Newf(errors.Unavailable, "the session failed: %s", data.Reason)
 			}
 			return nil
 		}
-		if end != nil && len(pending) == 0 && e.ID >= last {
-			return c.turnResult(id, *end)
+		if end != nil && (t.prompt != "" || len(pending) == 0 && e.ID >= t.last) {
+			return c.turnResult(t.session, *end)
 		}
 	}
 	return nil

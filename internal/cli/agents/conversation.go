@@ -144,15 +144,17 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 // resume continues a session that has not ended.
 func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
 	r.rememberSession(ctx, s.ID)
-	after := int64(0)
+	t := turns{session: s.ID}
 	if r.req.Prompt != "" {
 		var err error
-		if after, err = lastEvent(ctx, server, s.ID); err != nil {
+		if t.after, err = lastEvent(ctx, server, s.ID); err != nil {
 			return err
 		}
-		if _, err := server.Send(ctx, s.ID, r.req.Prompt); err != nil {
+		queued, err := server.Send(ctx, s.ID, r.req.Prompt)
+		if err != nil {
 			return err
 		}
+		t.prompt = queued.MessageID
 	}
 	switch {
 	case r.detach:
@@ -160,7 +162,7 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 	case talks:
 		return r.converse(ctx, server, s, r.plain)
 	}
-	return r.followTurn(ctx, server, s.ID, after, after, r.follow)
+	return r.commands.follow(ctx, server, t, r.follow)
 }
 
 // converse runs a conversation with a session on the terminal, or in plain lines.

@@ -51,7 +51,10 @@ func (c commands) sendCommand() *cobra.Command {
 		Use:   "send [SESSION] PROMPT",
 		Short: "Send a prompt to a session, and follow it",
 		Long: `Send a prompt to a session, by default the newest of this directory. The prompt waits until the agent
-has finished earlier ones. The prompt "-" is read from standard input.`,
+has finished earlier ones. The prompt "-" is read from standard input.
+
+Standard output gets the reply to the prompt, and nothing else. Tool calls, questions, and the texts
+of sub-agents and of other turns go to standard error.`,
 		Example: `  harvest send "now write a test"
   harvest send ses_01jx "now write a test"`,
 		Args: cli.Args(1, 2, "optionally a session (default: the newest of this directory), and a prompt; quote it"),
@@ -82,7 +85,7 @@ has finished earlier ones. The prompt "-" is read from standard input.`,
 				if queued.Position > 0 {
 					c.Hint("prompts before it: %d", queued.Position)
 				}
-				return c.followTurn(ctx, server, ref, after, after, format)
+				return c.follow(ctx, server, turns{session: ref, after: after, prompt: queued.MessageID}, format)
 			})(cmd, args)
 		},
 	}
@@ -113,7 +116,7 @@ func (c commands) attachCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.followTurn(ctx, server, args[0], 0, last, format)
+			return c.follow(ctx, server, turns{session: args[0], last: last}, format)
 		}),
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")

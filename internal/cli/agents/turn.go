@@ -11,17 +11,22 @@ import (
 	"github.com/RelevanceAI/harvest/internal/cli/chat"
 )
 
-// turnView shows a session's events, as text for people or as lines of JSON.
+// turnView shows a session's events, as text for people or as lines of JSON. Of the text, standard output gets the
+// reply and nothing else, so that a program can read it; all other lines go to standard error.
 type turnView struct {
 	c       commands
 	json    bool
-	writing string // id of the message in progress
+	prompt  string // ID of the prompt whose reply is wanted; "" means all prompts
+	writing string // ID of the message in progress
 	deltas  map[string]bool
-	thought map[string]bool // ids of messages other than the answer
+	aside   map[string]string // labels of the messages in progress that are not part of a reply
+	turns   map[string]string // labels of the turns that answer no prompt of a user
+	replied map[string]bool   // IDs of prompts of which standard output has text of the reply
 }
 
-func newTurnView(c commands, format string) *turnView {
-	return &turnView{c: c, json: format == cli.FormatJSON, deltas: map[string]bool{}, thought: map[string]bool{}}
+func newTurnView(c commands, format, prompt string) *turnView {
+	return &turnView{c: c, json: format == cli.FormatJSON, prompt: prompt, deltas: map[string]bool{},
+		aside: map[string]string{}, turns: map[string]string{}, replied: map[string]bool{}}
 }
 
 // event shows an event and returns its data.
@@ -56,72 +61,45 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "session.queued":
 		v.c.Hint("the sandbox waits to start")
 	case "agent.crashed", "agent.continued", "agent.output_lost":
-		v.endLine()
+		v.pause()
+		if kind == "agent.continued" {
+			v.turns[e.MessageID] = "(by itself)"
+		}
 		v.c.Notef("%s", agentText(kind, e.Reason))
 	case "session.recalled":
 		v.c.Hint("continues the earlier conversation: %s", e.Text)
 	case "repo.synced":
-		v.endLine()
+		v.pause()
 		v.c.Hint("%s", syncedText(e.Synced))
 	case "message.sent":
 		v.sent(e.Message)
-	case "message.started":
-		v.thought[e.ID] = e.Thinking
-	case "message.delta":
-		if v.thought[e.ID] {
-			return // shown whole, once it is complete
-		}
-		v.write(e.ID, e.Text)
-		v.deltas[e.ID] = true
-	case "message.completed":
-		delete(v.thought, e.ID)
-		if e.Thinking {
-			v.endLine()
-			if text := strings.TrimSpace(chat.Plain(e.Text)); text != "" && !v.c.Quiet {
-				fmt.Fprintf(v.c.Err, "(thinking) %s\n", strings.ReplaceAll(text, "\n", "\n(thinking) "))
-			}
-			return
-		}
-		if !v.deltas[e.ID] {
-			v.write(e.ID, e.Text)
-		}
-		delete(v.deltas, e.ID)
-		v.endLine()
+	case "message.started", "message.delta", "message.completed":
+		v.message(kind, e)
 	case "tool.started":
-		v.endLine()
-		fmt.Fprintf(v.c.Out, "▸ %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
+		v.line("▸ %s %s", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	case "tool.completed":
-		v.endLine()
 		if e.Failed {
-			fmt.Fprintf(v.c.Out, "  failed: %s\n", chat.FirstLine(e.Text))
+			v.line("  failed: %s", chat.FirstLine(e.Text))
 		}
 	case "file.changed":
-		v.endLine()
-		fmt.Fprintf(v.c.Out, "  changed %s\n", chat.Plain(e.Path))
+		v.line("  changed %s", chat.Plain(e.Path))
 	case "agent.overridden":
-		v.endLine()
+		v.pause()
 		v.c.Notef("%s", chat.Plain(e.Text))
 	case "agent.retrying":
-		v.endLine()
-		fmt.Fprintf(v.c.Err, "the model's API: %s\n", chat.Plain(e.Text))
+		v.line("the model's API: %s", chat.Plain(e.Text))
 	case "agent.asked":
 		v.asked(e)
 	case "agent.withdrawn":
 		if e.Text != "" {
-			v.endLine()
-			fmt.Fprintf(v.c.Out, "  answered: %s\n", strings.ReplaceAll(chat.Plain(e.Text), "\n", "\n  "))
+			v.line("  answered: %s", strings.ReplaceAll(chat.Plain(e.Text), "\n", "\n  "))
 		}
 	case "git.synced", "git.committed", "git.pushed", "git.panic", "git.stashed", "git.left":
-		v.endLine()
 		if e.Git != nil {
-			fmt.Fprintf(v.c.Out, "  %s\n", gitText(kind, *e.Git))
+			v.line("  %s", gitText(kind, *e.Git))
 		}
 	case "done":
-		v.endLine()
-		if u := e.Usage; u != nil && !v.c.Quiet && u.InputTokens+u.OutputTokens > 0 {
-			fmt.Fprintf(v.c.Err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
-				u.OutputTokens, u.Cost)
-		}
+		v.done(e)
 	}
 }
 
@@ -130,23 +108,73 @@ func (v *turnView) sent(m *api.Message) {
 	switch {
 	case m == nil:
 	case m.Purpose != "":
+		v.turns[m.ID] = "(pull request)"
 		v.c.Hint("%s", chat.OwnPrompt)
 	default:
 		v.c.Hint("> %s", strings.ReplaceAll(chat.Plain(m.Prompt), "\n", "\n> "))
 	}
 }
 
+// label returns the label of a text that is not part of the reply, or "".
+func (v *turnView) label(e api.SessionEvent) string {
+	switch {
+	case e.Thinking:
+		return "(thinking)"
+	case e.Parent != "":
+		return "(sub-agent)"
+	case v.prompt != "" && e.MessageID != v.prompt:
+		return cli.OrElse(v.turns[e.MessageID], "(other prompt)")
+	}
+	return v.turns[e.MessageID]
+}
+
+// message shows a text of the agent: a reply while it arrives, any other text whole.
+func (v *turnView) message(kind string, e api.SessionEvent) {
+	label := cli.OrElse(v.aside[e.ID], v.label(e))
+	switch {
+	case kind == "message.started":
+		v.aside[e.ID] = label
+	case kind == "message.delta" && label == "":
+		v.reply(e, e.ID)
+		v.deltas[e.ID] = true
+	case kind == "message.completed":
+		if label == "" {
+			if !v.deltas[e.ID] {
+				v.reply(e, e.ID)
+			}
+			v.endLine()
+		} else if text := strings.TrimSpace(chat.Plain(e.Text)); text != "" && !v.c.Quiet {
+			v.line("%s %s", label, strings.ReplaceAll(text, "\n", "\n"+label+" "))
+		}
+		delete(v.aside, e.ID)
+		delete(v.deltas, e.ID)
+	}
+}
+
+// done shows the end of a turn. The reply to a prompt that the agent took up within a turn of its own is only in the
+// text of the end.
+func (v *turnView) done(e api.SessionEvent) {
+	v.endLine()
+	if v.label(e) == "" && !v.replied[e.MessageID] && !e.Failed && e.Text != "" {
+		v.reply(e, "done")
+		v.endLine()
+	}
+	if u := e.Usage; u != nil && !v.c.Quiet && u.InputTokens+u.OutputTokens > 0 {
+		fmt.Fprintf(v.c.Err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
+			u.OutputTokens, u.Cost)
+	}
+}
+
 // asked prints a question of the agent, with the plan or the choices.
 func (v *turnView) asked(e api.SessionEvent) {
-	v.endLine()
-	fmt.Fprintf(v.c.Out, "? %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
+	v.line("? %s %s", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	if plan := strings.TrimSpace(chat.Plain(e.Text)); plan != "" {
-		fmt.Fprintf(v.c.Out, "  %s\n", strings.ReplaceAll(plan, "\n", "\n  "))
+		v.line("  %s", strings.ReplaceAll(plan, "\n", "\n  "))
 	}
 	for _, q := range e.Questions {
-		fmt.Fprintf(v.c.Out, "  %s\n", chat.Plain(q.Text))
+		v.line("  %s", chat.Plain(q.Text))
 		for _, o := range q.Options {
-			fmt.Fprintf(v.c.Out, "   - %s  %s\n", chat.Plain(o.Label), chat.Plain(o.Description))
+			v.line("   - %s  %s", chat.Plain(o.Label), chat.Plain(o.Description))
 		}
 	}
 }
@@ -200,13 +228,27 @@ func gitText(kind string, e api.GitEvent) string {
 	return chat.Plain(text)
 }
 
-// write continues a message, which begins on its own line.
-func (v *turnView) write(id, text string) {
+// reply writes text of the reply to a prompt. A message begins on its own line.
+func (v *turnView) reply(e api.SessionEvent, id string) {
 	if v.writing != id {
 		v.endLine()
 		v.writing = id
 	}
-	fmt.Fprint(v.c.Out, chat.Plain(text))
+	v.replied[e.MessageID] = true
+	fmt.Fprint(v.c.Out, chat.Plain(e.Text))
+}
+
+// line writes a line that is not part of a reply.
+func (v *turnView) line(format string, args ...any) {
+	v.pause()
+	fmt.Fprintf(v.c.Err, format+"\n", args...)
+}
+
+// pause ends an unfinished line of a reply on a terminal, where the next line of standard error would join it.
+func (v *turnView) pause() {
+	if _, terminal := cli.Terminal(v.c.Out); terminal {
+		v.endLine()
+	}
 }
 
 func (v *turnView) endLine() {

@@ -16,7 +16,7 @@ func TestTurnView(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
 	c := commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
-	v := newTurnView(c, "text")
+	v := newTurnView(c, "text", "")
 	for _, e := range []struct{ kind, data string }{
 		{"session.queued", `{}`},
 		{"session.stage", `{"stage":{"name":"sandbox","ms":12.3}}`},
@@ -49,19 +49,73 @@ func TestTurnView(t *testing.T) {
 		}
 	}
 	v.close()
-	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? " +
-		"AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
-		"Done.\n"; out.String() != want {
+	if want := "I ]52;c;xlook.\nDone.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +
-		"(thinking) in two lines\nthe model's API: attempt 1\nharvest: opencode.json sets model: not used\n" +
+		"(thinking) in two lines\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n" +
+		"the model's API: attempt 1\nharvest: opencode.json sets model: not used\n? AskUserQuestion \n  Which?\n" +
+		"   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
 		"1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 	if _, err := v.event(api.Event{Type: "done",
 		Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestReplyAlone checks that standard output gets the reply to the prompt and no other text of the agent: not that of
+// sub-agents, of turns that the agent begins by itself, of Harvest's own prompts, and of other prompts.
+//
+// mission: C3
+func TestReplyAlone(t *testing.T) {
+	t.Parallel()
+	events := []struct{ kind, data string }{
+		{"message.started", `{"id":"z","message_id":"msg_0"}`},
+		{"message.delta", `{"id":"z","message_id":"msg_0","text":"of the earlier prompt"}`},
+		{"message.completed", `{"id":"z","message_id":"msg_0","text":"of the earlier prompt"}`},
+		{"message.sent", `{"message_id":"msg_1","message":{"id":"msg_1","prompt":"do it"}}`},
+		{"message.completed", `{"id":"s","message_id":"msg_1","parent":"t","text":"of a sub-agent"}`},
+		{"message.delta", `{"id":"a","message_id":"msg_1","text":"the "}`},
+		{"message.delta", `{"id":"p","message_id":"msg_1","parent":"t","text":"in the "}`},
+		{"message.completed", `{"id":"p","message_id":"msg_1","parent":"t","text":"in the background"}`},
+		{"message.delta", `{"id":"a","message_id":"msg_1","text":"reply"}`},
+		{"message.completed", `{"id":"a","message_id":"msg_1","text":"the reply"}`},
+		{"done", `{"message_id":"msg_1","text":"the reply"}`},
+		{"agent.continued", `{"message_id":"own_1","reason":"a command ended","message":{"id":"own_1","own":true}}`},
+		{"message.started", `{"id":"o","message_id":"own_1"}`},
+		{"message.delta", `{"id":"o","message_id":"own_1","text":"of its own"}`},
+		{"message.completed", `{"id":"o","message_id":"own_1","text":"of its own"}`},
+		{"done", `{"message_id":"own_1","text":"of its own"}`},
+		{"message.sent", `{"message_id":"msg_2","message":{"id":"msg_2","purpose":"pull_request","prompt":"x"}}`},
+		{"message.completed", `{"id":"u","message_id":"msg_2","text":"of Harvest's prompt"}`},
+		{"done", `{"message_id":"msg_2","text":"of Harvest's prompt"}`},
+		{"done", `{"message_id":"msg_3","text":"taken up within another turn"}`},
+		{"done", `{"message_id":"msg_4","failed":true,"text":"a failure"}`},
+	}
+	for prompt, want := range map[string]string{
+		"":      "of the earlier prompt\nthe reply\ntaken up within another turn\n",
+		"msg_1": "the reply\n",
+		"msg_3": "taken up within another turn\n",
+	} {
+		var out, stderr bytes.Buffer
+		v := newTurnView(commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}, "text", prompt)
+		for _, e := range events {
+			if _, err := v.event(api.Event{Type: e.kind, Data: json.RawMessage(e.data)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v.close()
+		if out.String() != want {
+			t.Errorf("prompt %q: %q, want %q", prompt, out.String(), want)
+		}
+		for _, aside := range []string{"(sub-agent) of a sub-agent", "(sub-agent) in the background",
+			"of its own", "of Harvest's prompt"} {
+			if !strings.Contains(stderr.String(), aside+"\n") {
+				t.Errorf("prompt %q: %q lacks %q", prompt, stderr.String(), aside)
+			}
+		}
 	}
 }
 
