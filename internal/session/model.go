@@ -1,7 +1,10 @@
 package session
 
 import (
+	"cmp"
+
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 )
@@ -32,7 +35,21 @@ func (r *runner) openLine() {
 			}
 			return r.s.Limits.USD - r.s.Usage.Cost - r.spent
 		},
+		Answers: &r.answers,
 	})
+}
+
+// failedTurn returns the text of the failed turn that ends with e, and the cause if the same prompt would fail again.
+// overspent is as the method returns it. answer is the failure of the turn's last request to a model; nil if the request
+// succeeded, or if the gateway did not see it. Only then do the words of the agent decide.
+func failedTurn(e agent.Event, overspent string, answer *model.Failure) (string, agent.Cause) {
+	switch {
+	case overspent != "":
+		return overspent, agent.CauseCost
+	case answer != nil && e.Reason != processEnded:
+		return answer.String(), answer.Cause()
+	}
+	return e.Text, agent.CauseOf(cmp.Or(e.Text, e.Reason))
 }
 
 // overspent returns the reason for a failed turn if the cost limit caused the failure.

@@ -174,8 +174,14 @@ func (r *runner) exited(ctx context.Context, end pipe.Exit) {
 	}
 	r.requeue(r.deferred)
 	r.deferred = nil
-	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "process_ended", Text: why}, 0)
+	if r.stopped != "" { // the process was ended because it did not stop in time
+		why = ""
+	}
+	r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: processEnded, Text: why}, 0)
 }
+
+// processEnded is the reason for the end of a turn whose agent's process ended.
+const processEnded = "process_ended"
 
 // failFirst fails the first queued prompt.
 func (r *runner) failFirst(why string) {

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/git"
+	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 	"github.com/RelevanceAI/harvest/internal/session/pipe"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
@@ -41,7 +42,8 @@ type runner struct {
 	s  records.Session // guarded by mu for readers outside of the loop; only the loop changes it
 	// spent is the cost in USD of the turn's requests so far, by the gateway's price list; guarded by mu. When the
 	// turn ends, the agent's own total counts.
-	spent float64
+	spent   float64
+	answers model.Answers // of the model to the turn's requests
 
 	people atomic.Int32 // who follow the session and can answer
 
@@ -559,13 +561,12 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 		if r.stopped != "" {
 			reason += ": " + r.stopped
 		}
-	case e.Failed && r.overspent() != "":
-		e.Text = r.overspent()
-		m.State, m.Reply, status, reason, cause = records.Broken, e.Text, records.Failed, e.Text, agent.CauseCost
 	case e.Failed:
-		m.State, status, reason = records.Broken, records.Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
-		cause = agent.CauseOf(reason)
+		e.Text, cause = failedTurn(e, r.overspent(), r.answers.Take())
+		m.State, m.Reply, status = records.Broken, logf.Redacted(e.Text), records.Failed
+		reason = cmp.Or(e.Text, e.Reason, "the turn failed")
 	}
+	r.answers.Note(nil)
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)

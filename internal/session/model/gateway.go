@@ -7,6 +7,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -24,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/netguard"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
 // Anthropic is the URL of the provider's own API.
@@ -109,6 +111,15 @@ type Grant struct {
 	// remaining budget in USD before each request. Both must be safe for concurrent use.
 	Spend func(Usage)
 	Left  func() float64
+	// Answers, if set, keeps the result of the last request to a model.
+	Answers *Answers
+}
+
+// note records the result of a request.
+func (g Grant) note(r *http.Request, f *Failure) {
+	if g.Answers != nil && asksModel(r) {
+		g.Answers.Note(f)
+	}
 }
 
 // Handler serves the requests from the sandbox of a grant: only those to models, and no other part
@@ -128,30 +139,35 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		refuse(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
 		return
 	}
+	fail := func(f Failure) {
+		grant.note(r, &f)
+		refuse(w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
+	}
 	if grant.Left != nil && grant.Left() <= 0 {
-		refuse(w, http.StatusForbidden, "billing_error", "Harvest: the session's limit of cost is reached")
+		fail(Failure{Status: http.StatusForbidden, Type: "billing_error", Own: agent.CauseCost,
+			Message: "the session's limit of cost is reached"})
 		return
 	}
 	c, err := g.opts.Credential(ctx, grant.Account, grant.Secrets)
 	if err != nil {
 		logf.Errorf(ctx, "find the credential of a model: %v", err)
-		refuse(w, http.StatusBadGateway, "api_error", "Harvest: "+errors.Message(err))
+		fail(Failure{Message: errors.Message(err)})
 		return
 	}
 	// Use 403 instead of 401, which agents retry for minutes.
 	bedrock := strings.HasPrefix(r.URL.Path, "/model/") || r.URL.Path == "/inference-profiles"
 	if c.Value == "" || bedrock != (c.Kind == Bedrock) {
-		refuse(w, http.StatusForbidden, "permission_error", NoCredential)
+		fail(refusedKey(NoCredential))
 		return
 	}
 	upstream, err := g.Upstream(c)
 	if err != nil {
-		refuse(w, http.StatusForbidden, "permission_error", "Harvest: "+errors.Message(err)+"; "+errors.RemedyOf(err))
+		fail(refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err)))
 		return
 	}
 	base, err := url.Parse(upstream)
 	if err != nil {
-		refuse(w, http.StatusBadGateway, "api_error", "Harvest: the address of the model's API cannot be used")
+		fail(Failure{Message: "the address of the model's API cannot be used"})
 		return
 	}
 	transport := g.opts.Transport
@@ -165,6 +181,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error {
 			status = resp.StatusCode
+			grant.note(r, failureOf(resp))
 			if status == http.StatusUnauthorized {
 				resp.StatusCode, resp.Status = http.StatusForbidden, ""
 			}
@@ -174,10 +191,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			if ctx.Err() == nil {
-				logf.Warnf(ctx, "the model's API cannot be reached: %v", err)
+			if ctx.Err() != nil { // the program has disconnected
+				refuse(w, http.StatusBadGateway, "api_error", "Harvest: the request was canceled")
+				return
 			}
-			refuse(w, http.StatusBadGateway, "api_error", "Harvest: the model's API cannot be reached")
+			logf.Warnf(ctx, "the model's API cannot be reached: %v", err)
+			fail(Failure{Message: "the model's API cannot be reached"})
 		},
 		ErrorLog: nil,
 	}
@@ -192,7 +211,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 }
 
 // NoCredential is the message for agents, and in turn for users, if there is no credential.
-const NoCredential = `Harvest: there is no credential for the model. Store one with "harvest secret set anthropic ` +
+const NoCredential = `there is no credential for the model. Store one with "harvest secret set anthropic ` +
 	`ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in ` +
 	`its environment`
 
@@ -258,6 +277,11 @@ func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 	} else {
 		p.Out.Header.Set("Authorization", "Bearer "+c.Value.Reveal())
 	}
+}
+
+// refusedKey is a refusal for the lack of a usable credential.
+func refusedKey(message string) Failure {
+	return Failure{Status: http.StatusForbidden, Type: "permission_error", Message: message, Own: agent.CauseKey}
 }
 
 // refuse responds with an error in the format of Anthropic's API:

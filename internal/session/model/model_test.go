@@ -68,9 +68,28 @@ func newWorld(t *testing.T) *world {
 			defer w.mu.Unlock()
 			return w.left
 		}}
-	w.front = httptest.NewServer(w.Handler(w.grant))
-	t.Cleanup(w.front.Close)
+	w.serve(t, w.Handler(w.grant))
 	return w
+}
+
+// serve replaces the server that requests go to.
+func (w *world) serve(t *testing.T, h http.Handler) {
+	t.Helper()
+	w.front = httptest.NewServer(h)
+	t.Cleanup(w.front.Close)
+}
+
+// through returns a gateway with the world's credentials to another upstream.
+func (w *world) through(t *testing.T, upstream string) *model.Gateway {
+	t.Helper()
+	g, err := model.New(model.Options{Upstream: upstream, Key: []byte("k"),
+		Credential: func(context.Context, string, []string) (model.Credential, error) {
+			return model.Credential{Kind: model.APIKey, Value: secretKey}, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
 
 // set changes the credential, the error and the budget that the gateway finds.

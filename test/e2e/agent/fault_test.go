@@ -26,8 +26,9 @@ func TestFaultsOfClaude(t *testing.T) {
 		failed     bool
 		again      bool
 	}{
-		{"e401", "403", true, false}, // the gateway maps it to this, so that the agent does not retry for minutes
-		{"e403", "403", true, false},
+		// The agent gets 403 instead of 401, so that it does not retry for minutes.
+		{"e401", "authentication_error, status 401", true, false},
+		{"e403", "permission_error, status 403", true, false},
 		{"e429", "429", true, true},
 		{"e529", "529", true, true},
 		{"once429", "Well.", false, true},
@@ -40,6 +41,10 @@ func TestFaultsOfClaude(t *testing.T) {
 		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || c.again && !again ||
 			c.name == "hour429" && again {
 			t.Errorf("%s: %+v, again %t", c.name, done, again)
+		}
+		if refused := c.name == "e401" || c.name == "e403"; refused != (done.Cause == "key_refused") ||
+			!refused && done.Cause != "" || strings.Contains(done.Text, "127.0.0.1") {
+			t.Errorf("%s: cause %q, text %q", c.name, done.Cause, done.Text)
 		}
 	}
 	f.stops("hang", "agent.ready")

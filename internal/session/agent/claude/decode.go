@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
@@ -197,7 +198,11 @@ func (c *conversation) assistant(m *message) []agent.Event {
 				events = append(events, agent.Event{Type: agent.MessageStarted, ID: id, Thinking: b.Type == "thinking"})
 			}
 			delete(c.started, id)
-			events = append(events, agent.Event{Type: agent.MessageCompleted, ID: id, Text: b.Text + b.Thinking,
+			text := b.Text + b.Thinking
+			if m.Model == synthetic {
+				text = withoutGateway(text)
+			}
+			events = append(events, agent.Event{Type: agent.MessageCompleted, ID: id, Text: text,
 				Thinking: b.Type == "thinking"})
 		case "tool_use":
 			c.tools[b.ID] = b.Name
@@ -206,6 +211,17 @@ func (c *conversation) assistant(m *message) []agent.Event {
 		}
 	}
 	return events
+}
+
+// synthetic is the model of messages that the program itself writes, such as those of a failed request.
+const synthetic = "<synthetic>"
+
+// gatewayAdvice is the advice of the program about the address that it has for the model's API: that of Harvest's
+// gateway, which users cannot check.
+var gatewayAdvice = pattern.New(`check your inference gateway \([^()\s]*\)`)
+
+func withoutGateway(text string) string {
+	return gatewayAdvice().ReplaceAllString(text, "check the status page of the model's provider")
 }
 
 func blockID(message string, n int) string { return fmt.Sprintf("%s.%d", message, n) }
@@ -368,6 +384,9 @@ func (c *conversation) result(p *printed) agent.Event {
 	}
 	if e.Text == "" {
 		e.Text = strings.Join(p.Errors, "\n")
+	}
+	if e.Failed {
+		e.Text = withoutGateway(e.Text)
 	}
 	e.Interrupted = strings.HasPrefix(p.TerminalReason, "aborted")
 	for _, model := range slices.Sorted(maps.Keys(p.ModelUsage)) { // in a fixed order, so that sums of prices are equal
