@@ -115,6 +115,7 @@ const parts = {
     c.note(`The agent continues by itself: ${e.reason || 'no reason given'}`);
     c.begin();
   },
+  'egress.denied': (c, e) => c.note(denied(e.denial ?? {})),
   'agent.overridden': (c, e) => c.note(e.text ?? ''),
   'session.recalled': (c, e) => c.note(`Of the earlier conversation, ${e.text ?? ''}`),
   'repo.synced': (c, e) => c.note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
@@ -127,6 +128,11 @@ const parts = {
   error: (c, e) => c.put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
   done,
 };
+
+function denied(d) {
+  const port = d.port && d.protocol !== 'dns' ? ` port ${d.port}` : '';
+  return `The network policy refused ${d.domain || d.address || 'a connection'}${port}: ${d.reason ?? ''}`;
+}
 
 function done(c, e) {
   c.settle();

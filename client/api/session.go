@@ -191,6 +191,8 @@ type Message struct {
 	Own     bool      `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 	// Purpose is what Harvest itself wants the reply for: "pull_request"; missing in prompts of people.
 	Purpose string `json:"purpose,omitempty"`
+	// Note is a text of Harvest that the agent received before the prompt, such as one about denied connections.
+	Note string `json:"note,omitempty"`
 }
 
 // AnswerRequest is the body of POST /v1/sessions/{id}/answers/{question}.
@@ -229,6 +231,9 @@ type SessionEvent struct {
 	Synced    *RepoSynced `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic.
 	Git *GitEvent `json:"git,omitempty"`
+	// Denial is the connection or lookup of egress.denied, which the network policy of the sandbox denied. Of each
+	// destination, a turn has one such event, and at most 20.
+	Denial *Denial `json:"denial,omitempty"`
 }
 
 // RepoSynced is the result of updating a session that started from an image of its repository.

@@ -65,6 +65,9 @@ func (r *runner) promptID(m records.Message) string {
 // prompt returns the text of a message in the form that the agent receives.
 func (r *runner) prompt(ctx context.Context, m records.Message) string {
 	text := r.recalled(ctx, m.Prompt)
+	if m.Note != "" {
+		text = m.Note + "\n\n" + text
+	}
 	if r.crashed == m.ID {
 		return afterCrash + text
 	}

@@ -287,7 +287,7 @@ func (m *Manager) recover(ctx context.Context, s records.Session) error {
 	}
 	r := m.add(s)
 	if last != nil {
-		r.published, r.gitSeen = last.Offset, last.GitLines
+		r.published, r.gitSeen, r.denials = last.Offset, last.GitLines, last.Denials
 	}
 	var running []records.Message
 	for _, msg := range messages {

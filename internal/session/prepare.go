@@ -47,7 +47,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	r.undo, r.prepared = nil, nil
 	if p.Fresh {
 		r.letGitGo()
-		r.gitSeen = 0 // lines of harvest-git
+		r.gitSeen, r.denials = 0, 0
 	}
 	for len(r.stages) > 0 {
 		r.staged(<-r.stages)

@@ -15,8 +15,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
+	"github.com/RelevanceAI/harvest/internal/session/egress"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/models"
@@ -88,6 +90,9 @@ type runner struct {
 	follower *workspace.Follower // of harvest-git's event lines; nil if none runs
 	gitSeen  int                 // number of its lines that have become events
 	panicked *git.Event          // the panic that ends the turn
+	network  egress.Watch        // of the sandbox
+	denied   egress.Turn         // destinations that network has reported since the last prompt
+	denials  int64               // ID of the last event of the sandbox's stream that network has reported
 	catching bool                // the repository is updated to the newest commit in the background
 	held     bool                // an operation on the repository is under way without the agent
 	creds    *credentials.Keeper // in the sandbox
@@ -155,6 +160,9 @@ func (r *runner) loop(ctx context.Context) {
 	defer timer.Stop()
 	for r.over == "" {
 		r.keepBusy(ctx)
+		if r.ready {
+			r.network.On(r.m.ctx, &r.m.work, r.m.opts.Journal, r.session().SandboxID, r.denials)
+		}
 		timer.Reset(r.wait())
 		select {
 		case <-ctx.Done():
@@ -172,6 +180,10 @@ func (r *runner) loop(ctx context.Context) {
 			r.exited(ctx, end)
 		case l := <-r.follower.Lines():
 			r.gitLine(l)
+		case d := <-r.network.Denials():
+			if r.denials = d.Event; r.denied.Add(d.Denial) {
+				r.publish(draft{string(record.EventDenied), records.Event{Denial: &d.Denial}})
+			}
 		case <-timer.C:
 			r.watch(ctx)
 		}
@@ -215,6 +227,7 @@ func (r *runner) leave() {
 	r.agent.Detach()
 	r.line.Close()
 	r.letGitGo()
+	r.network.Close()
 	r.creds.Close()
 }
 
@@ -253,7 +266,7 @@ func (r *runner) publish(drafts ...draft) {
 	for _, d := range drafts {
 		d.Data = records.Fit(d.Data)
 		d.Data.Type = agent.Type(d.Type)
-		d.Data.Offset, d.Data.GitLines = max(d.Data.Offset, r.published), r.gitSeen
+		d.Data.Offset, d.Data.GitLines, d.Data.Denials = max(d.Data.Offset, r.published), r.gitSeen, r.denials
 		if d.Data.MessageID == "" && r.current != nil {
 			d.Data.MessageID = r.current.ID
 		}
@@ -384,7 +397,7 @@ func (r *runner) advance(ctx context.Context) {
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		r.lost = nil // they belong to completed turns
-		m.State, m.Started = records.Running, time.Now().UTC()
+		m.State, m.Started, m.Note = records.Running, time.Now().UTC(), cmp.Or(m.Note, r.denied.Next())
 		r.putMessage(m)
 		r.makeCurrent(&m)
 		fault.Point("turn.started")

@@ -133,7 +133,9 @@ func (h *house) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxes := fleet.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas}
+	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})
+	boxes := fleet.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas,
+		Event: record.Publish(context.WithoutCancel(t.Context()), h.journal)}
 	if h.rented != nil {
 		h.rented.Engine = h.engine
 		boxes.Engine, boxes.Event = h.rented, h.rented.note
@@ -141,7 +143,6 @@ func (h *house) open(t *testing.T) {
 	if h.fleet, err = fleet.Open(t.Context(), boxes); err != nil {
 		t.Fatal(err)
 	}
-	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})
 	opts := h.opts
 	opts.Fleet, opts.Journal, opts.Store, opts.Image, opts.Default = h.fleet, h.journal, h.sessions, "base", "scripted"
 	opts.Volumes = h.volumes

@@ -98,6 +98,9 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if e.Git != nil {
 			v.line("  %s", gitText(kind, *e.Git))
 		}
+	case "egress.denied":
+		v.pause()
+		v.c.Notef("%s", chat.Denied(e.Denial))
 	case "done":
 		v.done(e)
 	}

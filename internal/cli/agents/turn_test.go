@@ -35,6 +35,7 @@ func TestTurnView(t *testing.T) {
 		{"file.changed", `{"path":"/w/a"}`},
 		{"agent.retrying", `{"text":"attempt 1"}`},
 		{"agent.overridden", `{"text":"opencode.json sets model: not used"}`},
+		{"egress.denied", `{"denial":{"protocol":"tcp","domain":"x.example","port":443,"reason":"no rule allows it"}}`},
 		{"agent.asked",
 			`{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red",` +
 				`"description":"warm"}]}]}`},
@@ -54,7 +55,8 @@ func TestTurnView(t *testing.T) {
 	}
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +
 		"(thinking) in two lines\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n" +
-		"the model's API: attempt 1\nharvest: opencode.json sets model: not used\n? AskUserQuestion \n  Which?\n" +
+		"the model's API: attempt 1\nharvest: opencode.json sets model: not used\n" +
+		"harvest: the network policy refused x.example port 443: no rule allows it\n? AskUserQuestion \n  Which?\n" +
 		"   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
 		"1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)

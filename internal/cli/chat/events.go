@@ -31,6 +31,8 @@ func (m *Model) Event(e api.Event) error {
 		m.agentEvent(e.Type, data)
 	case "git":
 		m.gitEvent(e.Type, data)
+	case "egress":
+		m.notef("%s", Denied(data.Denial))
 	case "done":
 		m.doneEvent(data)
 	}
@@ -85,6 +87,21 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		m.broken++
 		m.notef("MCP server %s failed: %s", e.ID, FirstLine(e.Reason))
 	}
+}
+
+// Denied describes a connection or lookup that the network policy refused.
+func Denied(d *api.Denial) string {
+	if d == nil {
+		return "the network policy refused a connection"
+	}
+	what := d.Domain
+	if what == "" {
+		what = d.Address
+	}
+	if d.Port != 0 && d.Protocol != "dns" {
+		what += fmt.Sprintf(" port %d", d.Port)
+	}
+	return "the network policy refused " + Plain(what) + ": " + FirstLine(d.Reason)
 }
 
 // OwnPrompt describes a prompt of Harvest's own.

@@ -251,6 +251,6 @@ func messageOut(m records.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(),
 		Started: m.Started.UTC(), Ended: m.Ended.UTC(),
-		Usage: api.Usage(m.Usage), Own: m.Own, Purpose: m.Purpose,
+		Usage: api.Usage(m.Usage), Own: m.Own, Purpose: m.Purpose, Note: m.Note,
 	}
 }

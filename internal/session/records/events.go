@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 )
@@ -30,8 +31,12 @@ type Event struct {
 	Synced *Synced     `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
 	Git *git.Event `json:"git,omitempty"`
+	// Denial is the refused connection or lookup, of egress.denied.
+	Denial *engine.Denial `json:"denial,omitempty"`
 	// GitLines is the number of harvest-git lines converted to events, including this one.
 	GitLines int `json:"git_lines,omitempty"`
+	// Denials is the ID of the last event in the sandbox's stream whose denial was reported.
+	Denials int64 `json:"sandbox_event,omitempty"`
 	// Offset is the number of bytes of the agent's output converted to events, including this one.
 	Offset int64 `json:"offset"`
 }

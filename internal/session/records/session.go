@@ -145,6 +145,8 @@ type Message struct {
 	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
 	// Purpose is what Harvest itself wants the reply for, such as PurposePull; "" for prompts of people and agents.
 	Purpose string `json:"purpose,omitempty"`
+	// Note is a text of Harvest that the agent receives before the prompt.
+	Note string `json:"note,omitempty"`
 }
 
 // PurposePull is the purpose of prompts that ask for the text of a pull request.
