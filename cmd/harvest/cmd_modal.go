@@ -82,5 +82,6 @@ func withoutProtocol(info api.Server) error {
 		return errors.Remedy(err, "replace it with: harvest up --modal-listen 127.0.0.1:7783, "+
 			"or set HARVEST_MODAL_LISTEN=127.0.0.1:7783 for servers in the background")
 	}
-	return errors.Remedy(err, "stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
+	return errors.Remedy(err,
+		"stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
 }

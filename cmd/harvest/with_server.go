@@ -55,8 +55,8 @@ func (c commands) serveForeground(ctx context.Context, settings ...config.Settin
 	})
 }
 
-// takeOver ends the background server of the data directory, if one runs. Sandboxes and their commands continue, and the
-// next server adopts them. Until the returned lock is closed, no other command starts a server.
+// takeOver ends the background server of the data directory, if one runs. Sandboxes and their commands continue, and
+// the next server adopts them. Until the returned lock is closed, no other command starts a server.
 func (c commands) takeOver(ctx context.Context, cfg config.Config) (starting *filelock.Lock, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()

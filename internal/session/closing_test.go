@@ -17,7 +17,9 @@ import (
 // unlisted has no sessions of an earlier Manager.
 type unlisted struct{ records.Store }
 
-func (unlisted) Sessions(context.Context, string, bool, string, int) ([]records.Session, error) { return nil, nil }
+func (unlisted) Sessions(context.Context, string, bool, string, int) ([]records.Session, error) {
+	return nil, nil
+}
 
 // TestCreateDuringClose creates a session while the Manager is closed, and afterwards.
 func TestCreateDuringClose(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 )
@@ -40,16 +41,16 @@ func (r *runner) openLine() {
 }
 
 // failedTurn returns the text of the failed turn that ends with e, and the cause if the same prompt would fail again.
-// overspent is as the method returns it. answer is the failure of the turn's last request to a model; nil if the request
-// succeeded, or if the gateway did not see it. Only then do the words of the agent decide.
-func failedTurn(e agent.Event, overspent string, answer *model.Failure) (string, agent.Cause) {
+// overspent is as the method returns it. answer is the failure of the turn's last request to a model; nil if the
+// request succeeded, or if the gateway did not see it. Only then do the words of the agent decide.
+func failedTurn(e agent.Event, overspent string, answer *model.Failure) (string, cause.Cause) {
 	switch {
 	case overspent != "":
-		return overspent, agent.CauseCost
+		return overspent, cause.Cost
 	case answer != nil && e.Reason != processEnded:
 		return answer.String(), answer.Cause()
 	}
-	return e.Text, agent.CauseOf(cmp.Or(e.Text, e.Reason))
+	return e.Text, cause.Of(cmp.Or(e.Text, e.Reason))
 }
 
 // overspent returns the reason for a failed turn if the cost limit caused the failure.

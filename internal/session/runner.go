@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/egress"
 	"github.com/RelevanceAI/harvest/internal/session/git"
@@ -561,7 +562,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	e = r.panicEnds(e)
 	m := *r.current
 	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), records.Completed
-	status, reason, cause := records.Done, "", agent.Cause("")
+	status, reason, permanent := records.Done, "", cause.Cause("")
 	if e.Usage != nil {
 		m.Usage = *e.Usage
 	}
@@ -575,7 +576,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 			reason += ": " + r.stopped
 		}
 	case e.Failed:
-		e.Text, cause = failedTurn(e, r.overspent(), r.answers.Take())
+		e.Text, permanent = failedTurn(e, r.overspent(), r.answers.Take())
 		m.State, m.Reply, status = records.Broken, logf.Redacted(e.Text), records.Failed
 		reason = cmp.Or(e.Text, e.Reason, "the turn failed")
 	}
@@ -588,7 +589,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 		s.Usage.Add(m.Usage)
 		s.Answered, s.Stopping, r.spent = nil, "", 0
 	})
-	r.publish(append(drafts, draft{string(agent.Done), records.Event{Event: e, Message: &m, Cause: cause,
+	r.publish(append(drafts, draft{string(agent.Done), records.Event{Event: e, Message: &m, Cause: permanent,
 		Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""

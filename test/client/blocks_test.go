@@ -78,7 +78,7 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 		KeyFile: filepath.Join(t.TempDir(), "key")})
 	must(err)
 	schedules, err := schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: map[string]schedule.Func{
-		"work": func(_ context.Context, args json.RawMessage) (any, error) { return args, nil },
+		"work": func(_ context.Context, job schedule.Job) (any, error) { return job.Args, nil },
 	}})
 	must(err)
 	b := &blocks{events: event.Open(ctx, event.Options{Store: db.Events(), Window: 50})}

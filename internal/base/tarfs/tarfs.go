@@ -90,8 +90,8 @@ func Explain(err error, name string) error {
 	case errors.Is(err, escapes()) || errors.Is(err, syscall.EXDEV):
 		kind, text = errors.Invalid, "%.200q leads out of its directory"
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		err = errors.Remedy(err, "remove files in the sandbox; if it is below its disk limit, free space on the disk of "+
-			"the data directory")
+		err = errors.Remedy(err, "remove files in the sandbox; if it is below its disk limit, free space on the disk "+
+			"of the data directory")
 		kind, text = errors.Exhausted, "there is no space left to write %s"
 	case errors.Is(err, syscall.EIO):
 		err = errors.Remedy(err, "check the disk of the data directory: harvest doctor, and dmesg on the server")

@@ -65,7 +65,7 @@ func TestRefusals(t *testing.T) {
 			if c.env != "" {
 				t.Setenv(c.env, "1")
 			}
-			err := Carry(t.Context(), dir, false, &api.SessionRequest{}, func(string, ...any) {})
+			_, err := Carry(t.Context(), dir, false, &api.SessionRequest{}, func(string, ...any) {})
 			if errors.KindOf(err) != c.is || !strings.Contains(errors.Message(err), c.says) ||
 				!strings.Contains(errors.RemedyOf(err), c.tells) {
 				t.Errorf("%v\n%s", err, errors.RemedyOf(err))

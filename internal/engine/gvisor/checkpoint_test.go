@@ -129,8 +129,8 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestRestoredSandboxesHaveTheirHostName checks that a sandbox that starts from a checkpoint has its own host name, that
-// the names of earlier sandboxes still resolve, and that lines of users stay in /etc/hosts.
+// TestRestoredSandboxesHaveTheirHostName checks that a sandbox that starts from a checkpoint has its own host name,
+// that the names of earlier sandboxes still resolve, and that lines of users stay in /etc/hosts.
 //
 // mission: A4
 func TestRestoredSandboxesHaveTheirHostName(t *testing.T) {

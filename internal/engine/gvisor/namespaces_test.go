@@ -36,8 +36,10 @@ def request(kind, flags, body):
 def show(title, connect=True):
     control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     by_ioctl = struct.unpack("16xh", fcntl.ioctl(control, 0x8913, struct.pack("16sh14x", b"lo", 0))[:18])[0] & 1
-    by_netlink = [struct.unpack("=I", body[8:12])[0] & 1 for kind, body in request(18, 0x300, struct.pack("=B15x", 0)) if kind == 16]
-    addresses = sorted(socket.inet_ntop(body[0], body[12:12 + (4 if body[0] == socket.AF_INET else 16)]) + "/%d" % body[1]
+    links = request(18, 0x300, struct.pack("=B15x", 0))
+    by_netlink = [struct.unpack("=I", body[8:12])[0] & 1 for kind, body in links if kind == 16]
+    addresses = sorted(
+        socket.inet_ntop(body[0], body[12:12 + (4 if body[0] == socket.AF_INET else 16)]) + "/%d" % body[1]
         for kind, body in request(22, 0x300, struct.pack("=B7x", 0)) if kind == 20)
     errors = []
     for family, address in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"):
@@ -108,8 +110,8 @@ except FileExistsError: print("exists")`)
 	}
 }
 
-// TestCheckpointsKeepLoopback checks that lo of a namespace has the same state after a checkpoint, and that open sockets
-// of netlink still work. gVisor creates namespaces anew when it restores a checkpoint.
+// TestCheckpointsKeepLoopback checks that lo of a namespace has the same state after a checkpoint, and that open
+// sockets of netlink still work. gVisor creates namespaces anew when it restores a checkpoint.
 //
 // mission: A4
 func TestCheckpointsKeepLoopback(t *testing.T) {
@@ -160,7 +162,8 @@ func addTree(t *testing.T, sb engine.Sandbox, to, from string, names ...string) 
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-ec", "mkdir -p $1; tar -xC $1 --no-same-owner",
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-ec",
+		"mkdir -p $1; tar -xC $1 --no-same-owner",
 		"sh", to}, Stdin: packed, Stdout: &out, Stderr: &out})
 	if err != nil {
 		t.Fatal(err)

@@ -74,8 +74,8 @@ type Run struct {
 	RetryAt time.Time       `json:"retry_at,omitzero"` // when the next attempt begins; reset to zero when it has begun
 }
 
-// Func is the function of a job, which it must not change. output must be encodable by encoding/json. The function must return soon after ctx
-// ends. Errors of kind Invalid, Unsupported and Denied are not retried.
+// Func is the function of a job, which it must not change. output must be encodable by encoding/json. The function must
+// return soon after ctx ends. Errors of kind Invalid, Unsupported and Denied are not retried.
 type Func func(ctx context.Context, job Job) (output any, err error)
 
 // Store stores jobs and runs. Package store implements it on SQLite and in memory; package storetest tests the

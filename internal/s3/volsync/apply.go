@@ -214,9 +214,9 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 	return kept(now, dir), err
 }
 
-// describeEarly gives a new directory its mode and owner before the end of the sync. If the sync is killed, the next one
-// then does not take the mode of an unfinished directory for a change. Directories that the process could not write to
-// afterwards are left for the end.
+// describeEarly gives a new directory its mode and owner before the end of the sync. If the sync is killed, the next
+// one then does not take the mode of an unfinished directory for a change. Directories that the process could not write
+// to afterwards are left for the end.
 func describeEarly(r *run, dir *tree.Entry) error {
 	const writable = unix.S_IWUSR | unix.S_IXUSR
 	if dir.Foreign || dir.Mode&writable != writable {

@@ -17,9 +17,8 @@ import (
 )
 
 // TestFileWhereBucketHasDirectory stores a file where another program stored the object of a directory, or an object
-// beneath it, on a server that cannot have both. The directory stays and the file becomes a copy, in one sync. A sync up
-// says what to do, and that heals it.
-// mission: 3.1, 3.2
+// beneath it, on a server that cannot have both. The directory stays and the file becomes a copy, in one sync. A sync
+// up says what to do, and that heals it. mission: 3.1, 3.2
 func TestFileWhereBucketHasDirectory(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"dir/", "dir/beneath"} {

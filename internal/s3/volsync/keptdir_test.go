@@ -22,12 +22,14 @@ import (
 func TestDirectoryOfChangedFileStays(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(t *testing.T, dir string){
-		"edited":  func(t *testing.T, dir string) { editInPlace(t, filepath.Join(dir, "q/r/in"), "2-edited") },
-		"chmod":   func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, "q/r/in"), 0o600)) },
-		"touched": func(t *testing.T, dir string) { must(t, os.Chtimes(filepath.Join(dir, "q/r/in"), someTime, someTime)) },
-		"added":   func(t *testing.T, dir string) { write(t, dir, "q/r/new", "new") },
-		"linked":  func(t *testing.T, dir string) { must(t, os.Symlink("in", filepath.Join(dir, "q/r/link"))) },
-		"mkdir":   func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "q/r/d/e"), 0o700)) },
+		"edited": func(t *testing.T, dir string) { editInPlace(t, filepath.Join(dir, "q/r/in"), "2-edited") },
+		"chmod":  func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, "q/r/in"), 0o600)) },
+		"touched": func(t *testing.T, dir string) {
+			must(t, os.Chtimes(filepath.Join(dir, "q/r/in"), someTime, someTime))
+		},
+		"added":  func(t *testing.T, dir string) { write(t, dir, "q/r/new", "new") },
+		"linked": func(t *testing.T, dir string) { must(t, os.Symlink("in", filepath.Join(dir, "q/r/link"))) },
+		"mkdir":  func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "q/r/d/e"), 0o700)) },
 		"hard link": func(t *testing.T, dir string) {
 			must(t, os.Link(filepath.Join(dir, "other"), filepath.Join(dir, "q/r/zz")))
 		},

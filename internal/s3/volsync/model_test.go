@@ -577,8 +577,8 @@ func (w *world) finish(rt *rapid.T) {
 	}
 }
 
-// modelSnapshot is a tree without the times of directories, which change with their entries, and without hard links: two
-// machines that change the names of one file at the same time may end with the same contents in one file or in two.
+// modelSnapshot is a tree without the times of directories, which change with their entries, and without hard links:
+// two machines that change the names of one file at the same time may end with the same contents in one file or in two.
 func modelSnapshot(t *testing.T, dir string) map[string]string {
 	all := snapshot(t, dir)
 	for path, line := range all {

@@ -19,8 +19,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3/tree"
 )
 
-// modes are the modes that somebody gave to the directory at each path. Directories that exist only in the keys of other
-// programs have 0755.
+// modes are the modes that somebody gave to the directory at each path. Directories that exist only in the keys of
+// other programs have 0755.
 type modes map[string]map[fs.FileMode]bool
 
 func (m modes) given(path string, mode fs.FileMode) {

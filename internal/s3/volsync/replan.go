@@ -37,10 +37,10 @@ func (r *run) attempt(ctx context.Context, j *job) {
 	}
 }
 
-// overDirectory finds out whether a file could not be stored because the bucket has a directory at its path. Servers that
-// store objects as files refuse the file then, as if it had another object (versitygw: 412). In the first pass, the
-// bucket's directory may be one that the sync is about to delete. After it, the directory stays, and the file gets another
-// name.
+// overDirectory finds out whether a file could not be stored because the bucket has a directory at its path. Servers
+// that store objects as files refuse the file then, as if it had another object (versitygw: 412). In the first pass,
+// the bucket's directory may be one that the sync is about to delete. After it, the directory stays, and the file gets
+// another name.
 func overDirectory(ctx context.Context, r *run, j *job) {
 	if j.Kind == tree.Dir || j.Op != plan.Upload && j.Op != plan.UpdateRemote ||
 		!errors.Is(j.err, object.ErrChangedObject) && !errors.Is(j.err, object.ErrInTheWay) {

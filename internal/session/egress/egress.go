@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
+	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
@@ -32,7 +32,7 @@ type Watch struct {
 
 // On starts to read the stream of a sandbox, "" for none, after event after, unless w reads that stream already. It
 // reads in the background until ctx ends, or Close or On is called. work counts its goroutine.
-func (w *Watch) On(ctx context.Context, work *sync.WaitGroup, journal *event.Journal, sandbox string, after int64) {
+func (w *Watch) On(ctx context.Context, work *tasks.Group, journal *event.Journal, sandbox string, after int64) {
 	if w.sandbox == sandbox {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 )
 
 // Failure is an answer of a model's API that is an error.
@@ -20,7 +20,7 @@ type Failure struct {
 	Type    string // error type of the API, such as authentication_error
 	Message string // of the API
 	// Own is the cause of a refusal by the gateway itself, which the API would not explain.
-	Own agent.Cause
+	Own cause.Cause
 }
 
 // Cause returns the reason why the same request would fail again, or "".
@@ -28,7 +28,7 @@ type Failure struct {
 // Types and statuses: https://docs.claude.com/en/api/errors and
 // https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html. Two causes share the type
 // invalid_request_error with all other invalid requests, so that only the message distinguishes them.
-func (f Failure) Cause() agent.Cause {
+func (f Failure) Cause() cause.Cause {
 	message := strings.ToLower(f.Message)
 	invalid := f.Status == http.StatusBadRequest
 	switch {
@@ -36,14 +36,14 @@ func (f Failure) Cause() agent.Cause {
 		return f.Own
 	case f.Type == "billing_error", f.Status == http.StatusPaymentRequired,
 		invalid && strings.Contains(message, "credit balance"):
-		return agent.CauseCredit
+		return cause.Credit
 	case f.Status == http.StatusUnauthorized, f.Status == http.StatusForbidden, f.Type == "authentication_error",
 		f.Type == "permission_error":
-		return agent.CauseKey
+		return cause.Key
 	case f.Status == http.StatusNotFound, invalid && strings.Contains(message, "model identifier is invalid"):
-		return agent.CauseModel
+		return cause.Model
 	case f.Status == http.StatusRequestEntityTooLarge, invalid && strings.Contains(message, "too long"):
-		return agent.CauseLength
+		return cause.Length
 	}
 	return ""
 }
@@ -53,11 +53,11 @@ func (f Failure) String() string {
 	if f.Own != "" || f.Status == 0 {
 		return f.Message
 	}
-	what := map[agent.Cause]string{
-		agent.CauseCredit: "the account of the model's API has no credit",
-		agent.CauseKey:    "the model's API refused the credential",
-		agent.CauseModel:  "the model's API does not know the model",
-		agent.CauseLength: "the prompt is too long for the model",
+	what := map[cause.Cause]string{
+		cause.Credit: "the account of the model's API has no credit",
+		cause.Key:    "the model's API refused the credential",
+		cause.Model:  "the model's API does not know the model",
+		cause.Length: "the prompt is too long for the model",
 	}[f.Cause()]
 	detail := fmt.Sprintf("status %d", f.Status)
 	if f.Type != "" {

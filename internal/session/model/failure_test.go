@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 )
 
@@ -25,28 +25,29 @@ func TestCauseOfAnswers(t *testing.T) {
 		status int
 		kind   string // header of Bedrock
 		body   string
-		want   agent.Cause
+		want   cause.Cause
 		text   string
 	}{
-		{401, "", anthropic("authentication_error", "OAuth token has expired. Please obtain a new token."), agent.CauseKey,
+		{401, "", anthropic("authentication_error", "OAuth token has expired. Please obtain a new token."), cause.Key,
 			"the model's API refused the credential: OAuth token has expired. Please obtain a new token. " +
 				"(authentication_error, status 401)"},
-		{401, "", anthropic("authentication_error", "invalid x-api-key"), agent.CauseKey, "refused the credential"},
-		{403, "", anthropic("permission_error", "your plan lacks this model"), agent.CauseKey, "refused the credential"},
+		{401, "", anthropic("authentication_error", "invalid x-api-key"), cause.Key, "refused the credential"},
+		{403, "", anthropic("permission_error", "your plan lacks this model"), cause.Key, "refused the credential"},
 		{400, "", anthropic("invalid_request_error", "Your credit balance is too low to access the Anthropic API."),
-			agent.CauseCredit, "has no credit"},
-		{402, "", anthropic("billing_error", "payment is due"), agent.CauseCredit, "has no credit"},
-		{404, "", anthropic("not_found_error", "model: claude-x"), agent.CauseModel, "does not know the model"},
+			cause.Credit, "has no credit"},
+		{402, "", anthropic("billing_error", "payment is due"), cause.Credit, "has no credit"},
+		{404, "", anthropic("not_found_error", "model: claude-x"), cause.Model, "does not know the model"},
 		{400, "", anthropic("invalid_request_error", "prompt is too long: 250000 tokens > 200000 maximum"),
-			agent.CauseLength, "too long for the model"},
-		{413, "", anthropic("request_too_large", "Request exceeds the maximum size"), agent.CauseLength, "too long"},
-		{400, "", anthropic("invalid_request_error", "messages: authentication of api key"), "", "the model's API failed"},
+			cause.Length, "too long for the model"},
+		{413, "", anthropic("request_too_large", "Request exceeds the maximum size"), cause.Length, "too long"},
+		{400, "", anthropic("invalid_request_error", "messages: authentication of api key"), "",
+			"the model's API failed"},
 		{429, "", anthropic("rate_limit_error", "billing: too many requests with this api key"), "", "failed"},
 		{529, "", anthropic("overloaded_error", "Overloaded"), "", "the model's API failed: Overloaded"},
 		{500, "", "not JSON", "", "the model's API failed: Internal Server Error (status 500)"},
-		{403, "ExpiredTokenException:http://x/", `{"message":"The security token is expired"}`, agent.CauseKey,
+		{403, "ExpiredTokenException:http://x/", `{"message":"The security token is expired"}`, cause.Key,
 			"(ExpiredTokenException, status 403)"},
-		{400, "ValidationException", `{"message":"The provided model identifier is invalid."}`, agent.CauseModel,
+		{400, "ValidationException", `{"message":"The provided model identifier is invalid."}`, cause.Model,
 			"does not know the model"},
 		{200, "", `{}`, "", ""},
 	} {
@@ -96,11 +97,11 @@ func TestCauseOfRefusals(t *testing.T) {
 		err   error
 		left  float64
 		token string
-		want  agent.Cause
+		want  cause.Cause
 		text  string
 	}{
-		{good, nil, 0, w.Token("ses_1"), agent.CauseCost, "limit of cost"},
-		{model.Credential{}, nil, 1, w.Token("ses_1"), agent.CauseKey, "harvest secret set"},
+		{good, nil, 0, w.Token("ses_1"), cause.Cost, "limit of cost"},
+		{model.Credential{}, nil, 1, w.Token("ses_1"), cause.Key, "harvest secret set"},
 		{good, errors.Newf(errors.Unavailable, "the key file is missing"), 1, w.Token("ses_1"), "", "key file"},
 	} {
 		w.set(c.c, c.err, c.left)

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/netguard"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
-	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 )
 
 // Anthropic is the URL of the provider's own API.
@@ -144,7 +144,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		refuse(w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
 	}
 	if grant.Left != nil && grant.Left() <= 0 {
-		fail(Failure{Status: http.StatusForbidden, Type: "billing_error", Own: agent.CauseCost,
+		fail(Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Cost,
 			Message: "the session's limit of cost is reached"})
 		return
 	}
@@ -198,7 +198,6 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 			logf.Warnf(ctx, "the model's API cannot be reached: %v", err)
 			fail(Failure{Message: "the model's API cannot be reached"})
 		},
-		ErrorLog: nil,
 	}
 	defer func() {
 		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status,
@@ -281,7 +280,7 @@ func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 
 // refusedKey is a refusal for the lack of a usable credential.
 func refusedKey(message string) Failure {
-	return Failure{Status: http.StatusForbidden, Type: "permission_error", Message: message, Own: agent.CauseKey}
+	return Failure{Status: http.StatusForbidden, Type: "permission_error", Message: message, Own: cause.Key}
 }
 
 // refuse responds with an error in the format of Anthropic's API:

@@ -233,7 +233,7 @@ func (p *work) clone(ctx context.Context, i int) error {
 		p.Synced = &records.Synced{RepoImage: *p.Image, Behind: begun.Behind, Commit: r.Base}
 	}
 	parts := *r
-	if c.InImage && c.Given.Bundle != nil { // the parts that the image has belong to an older commit
+	if c.InImage && c.Given.Bundle != "" { // the parts that the image has belong to an older commit
 		parts.LFS, parts.Submodules = r.LFS || p.Image.LFS, r.Submodules || p.Image.Submodules
 	}
 	return tree.FetchParts(ctx, parts)

@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 )
 
@@ -26,7 +27,7 @@ type Event struct {
 	// another server.
 	Took float64 `json:"took_ms,omitempty"`
 	// Cause is set in done if the turn failed and the same prompt would fail again.
-	Cause  agent.Cause `json:"cause,omitempty"`
+	Cause  cause.Cause `json:"cause,omitempty"`
 	Limit  string      `json:"limit,omitempty"`
 	Synced *Synced     `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.

@@ -66,8 +66,9 @@ func TestDetect(t *testing.T) {
 			"mise.toml package.json"},
 		"pnpm after a byte order mark": {map[string]string{"package.json": "\ufeff{" + scripts + "}",
 			"pnpm-lock.yaml": "",
-			".nvmrc":         "\ufeff20\n"}, []string{".: pnpm 20 .nvmrc | pnpm install --frozen-lockfile | pnpm run build | " +
-			"pnpm run test"}, ".nvmrc pnpm-lock.yaml"},
+			".nvmrc":         "\ufeff20\n"}, []string{
+			".: pnpm 20 .nvmrc | pnpm install --frozen-lockfile | pnpm run build | " +
+				"pnpm run test"}, ".nvmrc pnpm-lock.yaml"},
 		"pnpm settings": {map[string]string{"package.json": `{}`, "pnpm-workspace.yaml": "allowBuilds:\n  es5-ext: " +
 			"true\n",
 			"pnpm-lock.yaml": "", "web/package.json": "{}", "web/package-lock.json": "{}"},

@@ -23,7 +23,7 @@ if [ ! -e "$DIR/.git" ]; then
 		[ -z "$BRANCH" ] || set -- "$@" "--branch=$BRANCH"
 		[ "$DEPTH" = 0 ] || set -- "$@" "--depth=$DEPTH"
 		git clone "$@" -- "$FROM" "$DIR"
-		if ! git -C "$DIR" rev-parse --quiet --verify HEAD >/dev/null; then # HEAD names a missing branch, or it is empty
+		if ! git -C "$DIR" rev-parse --quiet --verify HEAD >/dev/null; then # HEAD names a missing branch
 			set -- $(git -C "$DIR" for-each-ref --format='%(refname:lstrip=3)' refs/remotes/origin)
 			[ $# != 1 ] || git -C "$DIR" checkout --quiet "$1"
 			if [ $# -gt 1 ]; then

@@ -101,7 +101,8 @@ func dialogue(block []string, line int) []command {
 
 func TestCommandsOfAPage(t *testing.T) {
 	t.Parallel()
-	got, err := commandsOf("# Page\n```sh\nharvest up &   # in the background\n\n# a comment\nharvest run \\\n  -- true\n" +
+	got, err := commandsOf("# Page\n```sh\nharvest up &   # in the background\n\n# a comment\nharvest run \\\n" +
+		"  -- true\n" +
 		"python - <<'PY'\n\nprint(1)\nPY\nharvest sandbox ls\n```\n```console\n$ harvest run --code 'print(1)'\n1\n" +
 		"$ harvest down\n```\n```\nsome output\n```\n")
 	if err != nil {

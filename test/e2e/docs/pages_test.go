@@ -68,7 +68,7 @@ var pages = map[string]page{
 		"harvest run --timeout 2s --code 'while True: pass'": 124,
 	}},
 	"agent-image.md": {all: agentImage},
-	"cli.md":         {all: "is generated from the help, whose examples are of any order and of things that do not exist"},
+	"cli.md":         {all: "is generated from the help, with examples of things that do not exist"},
 	"dockerfiles.md": {setup: func(f *fixture) {
 		f.file("Dockerfile", "FROM base\nRUN touch /built\n")
 		f.file("web/Dockerfile.dev", "FROM base AS test\nARG VERSION\nRUN --mount=type=secret,id=npmrc "+
@@ -115,7 +115,8 @@ var pages = map[string]page{
 		}
 	}, not: map[string]string{
 		"cd examples/typescript": "TestExamplesInOtherLanguages runs it, with a registry of npm that can be reached",
-		"npm ci":                 "as above", "npm run generate": "as above", "npm run build": "as above", "npm start": "as above",
+		"npm ci":                 "as above", "npm run generate": "as above",
+		"npm run build": "as above", "npm start": "as above",
 	}},
 	"modal.md": {not: map[string]string{
 		"go run ./my-program": "is the reader's; the package test/e2e/modal runs programs of each SDK",
@@ -145,7 +146,8 @@ var pages = map[string]page{
 		s := host.NewS3(f.t)
 		f.as["my-bucket"] = s.Bucket
 		for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
-			"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_REGION": "us-east-1", "HARVEST_S3_ENDPOINT": "http://" + s.Address} {
+			"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_REGION": "us-east-1",
+			"HARVEST_S3_ENDPOINT": "http://" + s.Address} {
 			f.h.Env.Setenv(name, value)
 		}
 		f.as["make -C"] = "ls"
@@ -173,7 +175,7 @@ var pages = map[string]page{
 		"make run": checkout, "sudo install bin/harvest /usr/local/bin/": checkout,
 		"harvest image build agent":                                agentImage,
 		`ANTHROPIC_API_KEY=… harvest agent "fix the failing test"`: models,
-		"pip install modal":                                        "needs PyPI; the package test/e2e/modal has Modal's SDK for Python",
+		"pip install modal":                                        "needs PyPI; test/e2e/modal has Modal's SDK for Python",
 		"python - <<'PY'":                                          "needs the SDK",
 	}},
 	"ui.md": {all: "takes the pictures of the page, with a browser"},

@@ -84,8 +84,3 @@ func TestFullDiskKeepsOutput(t *testing.T) {
 		t.Errorf("with space again: %s", out)
 	}
 }
-
-// zeros has no end.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }

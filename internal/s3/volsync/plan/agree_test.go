@@ -21,7 +21,8 @@ func TestAgreementAlongPaths(t *testing.T) {
 		"unreadable here":   {"q/ delete local,q/f skip", "q/ upload,q/f skip"},
 		"foreign key there": {"q/ delete remote,q/f skip", ""},
 		"unsure":            {"q/ delete remote,q/f? download", ""},
-		"only the path": {"q/ delete remote,q/a/ delete remote,q/a/f delete remote,q/b/ delete remote,q/b/f keep,r/ delete remote",
+		"only the path": {"q/ delete remote,q/a/ delete remote,q/a/f delete remote," +
+			"q/b/ delete remote,q/b/f keep,r/ delete remote",
 			"q/ download,q/a/ delete remote,q/a/f delete remote,q/b/ download,q/b/f keep,r/ delete remote"},
 		"a similar name": {"q/ delete remote,q/f delete remote,q0 download", ""},
 		"a directory":    {"q/ delete remote,q/d/ download", "q/ download,q/d/ download"},

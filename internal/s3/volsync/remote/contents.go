@@ -175,8 +175,8 @@ func (c *Contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
 
 // missing reports whether the object of an entry of the manifest that is not in the list is gone. Lists of some servers
 // lag behind the manifest, which was read before, and some list no keys beneath an object (MinIO: WalkDir in
-// metacache-walk.go). missing therefore asks for each such object, except on Amazon's servers, whose lists are complete.
-// Few objects disappear behind the manifest.
+// metacache-walk.go). missing therefore asks for each such object, except on Amazon's servers, whose lists are
+// complete. Few objects disappear behind the manifest.
 func (c *Contents) missing(ctx context.Context, m *tree.Entry) (bool, error) {
 	if m.ETag == "" || m.HiddenUnder(c.B.Prefix()) {
 		return false, nil

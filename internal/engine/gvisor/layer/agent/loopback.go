@@ -28,7 +28,8 @@ import (
 
 // In Linux, the interface lo of a new network namespace is down and has no address. It gets its addresses when a
 // program brings it up. In gVisor, lo is always up and has its addresses from the beginning, so that bubblewrap fails,
-// which adds the address itself. This file replaces gVisor's behaviour: see docs/decisions/050-namespaces-as-in-linux.md.
+// which adds the address itself. This file replaces gVisor's behaviour: see
+// docs/decisions/050-namespaces-as-in-linux.md.
 
 const (
 	loopbackName  = "lo"
@@ -163,8 +164,8 @@ func setLoopback(ns *inet.Namespace, up bool) *syserr.Error {
 	return rememberLoopback(ns, up)
 }
 
-// rememberLoopback makes gVisor restore the namespace from a checkpoint with the same state of lo. The keeper configures
-// the root namespace of a restored sandbox, whose creator is the one of new namespaces.
+// rememberLoopback makes gVisor restore the namespace from a checkpoint with the same state of lo. The keeper
+// configures the root namespace of a restored sandbox, whose creator is the one of new namespaces.
 func rememberLoopback(ns *inet.Namespace, up bool) *syserr.Error {
 	if ns.IsRoot() {
 		return nil
