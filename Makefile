@@ -126,11 +126,12 @@ test-s3: deps
 	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C tools/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
 	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./internal/s3/volsync
 
-# The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc.
+# The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc. HARVEST_TEST_DOCKERFILES is
+# the number of random Dockerfiles, whose seeds begin with HARVEST_TEST_FIRST.
 test-images:
 	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
 	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
-	go test -count=1 -timeout 1h -v -run '^TestAsBuildKit$$' ./internal/image/dockerfile
+	go test -count=1 -timeout 1h -v -run '^(TestAsBuildKit|TestRandomAsBuildKit)$$' ./internal/image/dockerfile
 
 test-software: build
 	tools/scripts/software

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -60,8 +61,19 @@ func (b Runner) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 		return nil, err
 	}
 	logf.Infof(ctx, "sandbox %s runs the build step %.200s", sb.ID, setup.Title)
-	return &machine{fleet: f, id: sb.ID}, nil
+	m := &machine{fleet: f, id: sb.ID}
+	dirs := []string{x11}
+	if setup.Bare {
+		dirs = append(dirs, path.Dir(x11))
+	}
+	if _, err := m.own(ctx, append([]string{"clear"}, dirs...)...); err != nil {
+		return nil, errors.Join(errors.Wrapf(err, "prepare sandbox %s", sb.ID), m.Close(context.WithoutCancel(ctx)))
+	}
+	return m, nil
 }
+
+// x11 is a directory that every sandbox has for the sockets of a display. A RUN sees the files of its image alone.
+const x11 = "/tmp/.X11-unix"
 
 // volumes returns the volumes of build sandboxes, nil if the engine has no volumes.
 func (b Runner) volumes() volume.Provider {

@@ -99,6 +99,33 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestStartClears checks that a machine begins without the sandbox's directories in /tmp, and without /tmp if the image
+// has none; and that a machine that cannot begin ends.
+func TestStartClears(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	for _, bare := range []bool{false, true} {
+		with := setup
+		with.Bare = bare
+		h.machine(t, with)
+		want := []string{dockerfile.MountProgram, "clear", "/tmp/.X11-unix", "/tmp"}
+		if !bare {
+			want = want[:3]
+		}
+		if cmd := h.last(); !slices.Equal(cmd.Args, want) || !cmd.Own || cmd.User != "0" {
+			t.Errorf("bare %v: %+v", bare, cmd)
+		}
+	}
+	h = newHouse(t)
+	h.Play = sandboxtest.Prints(engine.Exit{Code: 1}, "", "no")
+	if _, err := h.Start(t.Context(), setup); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("a machine that cannot begin: %v", err)
+	}
+	if left, err := h.Engine.List(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // TestStartOnLesserEngines checks builds on engines that lack something.
 func TestStartOnLesserEngines(t *testing.T) {
 	t.Parallel()
@@ -275,7 +302,8 @@ func TestMounts(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	m := h.machine(t, setup)
-	if err := m.Unmount(t.Context(), "/x"); err != nil || len(h.Commands()) != 0 {
+	begun := len(h.Commands())
+	if err := m.Unmount(t.Context(), "/x"); err != nil || len(h.Commands()) != begun {
 		t.Errorf("unmount of nothing: %v, %+v", err, h.Commands())
 	}
 	h.Play = sandboxtest.Prints(engine.Exit{}, "the state", "")
@@ -298,7 +326,7 @@ func TestMounts(t *testing.T) {
 		}
 	}
 	want := []string{dockerfile.MountProgram, "unmount", "the state", "/x", "/y"}
-	if all := h.Commands(); len(all) != 2 || !slices.Equal(all[1].Args, want) {
+	if all := h.Commands(); len(all) != begun+2 || !slices.Equal(all[begun+1].Args, want) {
 		t.Errorf("%+v", all)
 	}
 }

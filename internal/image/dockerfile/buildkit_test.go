@@ -350,11 +350,14 @@ func tinyForBuildKit(t *testing.T) func(tw *tar.Writer) {
 }
 
 // pushBase pushes the base with that configuration.
-func pushBase(t *testing.T, ref string, c image.Config) {
+func pushBase(t *testing.T, ref string, c image.Config) { pushImage(t, ref, c, tinyForBuildKit(t)) }
+
+// pushImage pushes an image with that configuration and those files to a registry.
+func pushImage(t *testing.T, ref string, c image.Config, fill func(tw *tar.Writer)) {
 	t.Helper()
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	tinyForBuildKit(t)(tw)
+	fill(tw)
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -434,6 +437,17 @@ func startBuildKit(t *testing.T, daemon, client, host string) string {
 func buildWith(t *testing.T, client, addr, dir, text, target string, args map[string]string) (*files.Tree,
 	map[string]string) {
 	t.Helper()
+	tree, config, err := tryBuildKit(t, client, addr, dir, text, target, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree, config
+}
+
+// tryBuildKit is buildWith for Dockerfiles that BuildKit may refuse.
+func tryBuildKit(t *testing.T, client, addr, dir, text, target string, args map[string]string) (*files.Tree,
+	map[string]string, error) {
+	t.Helper()
 	own := t.TempDir()
 	if err := os.WriteFile(filepath.Join(own, "Dockerfile"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -448,7 +462,7 @@ func buildWith(t *testing.T, client, addr, dir, text, target string, args map[st
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, client, line...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		return nil, nil, fmt.Errorf("%w\n%s", err, out)
 	}
 	blobs := readArchiveFiles(t, dest)
 	var index v1.IndexManifest
@@ -467,7 +481,7 @@ func buildWith(t *testing.T, client, addr, dir, text, target string, args map[st
 		}
 	}
 	t.Cleanup(func() { _ = files.Close() })
-	return files, theirConfig(t, config)
+	return files, theirConfig(t, config), nil
 }
 
 func unmarshal(t *testing.T, data []byte, to any) {

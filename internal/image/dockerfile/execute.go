@@ -370,9 +370,7 @@ func (x *executor) catchUp(ctx context.Context) error {
 		}
 	}
 	x.pending = nil
-	var err error
-	x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
-	return err
+	return x.begin(ctx)
 }
 
 // snapshot takes a snapshot of the machine and compares it with d.before.

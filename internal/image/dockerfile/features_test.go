@@ -235,7 +235,7 @@ RUN ls /w /scratch >/after 2>&1; true
 	changed := b.context(map[string]string{"src/a": "A2", "src/d/b": "B", "one": "1"})
 	b.build(t, text, image.BuildOptions{Context: changed}).want(map[string]string{"/all": "A2Btool\n", "/n3": "x\nx\n"})
 	if !slices.ContainsFunc(b.runner.started, func(s Setup) bool {
-		return len(s.Mounts) == 1 && s.Mounts[0].Path == "/cache" && s.Mounts[0].ReadOnly
+		return len(s.Mounts) == 1 && s.Mounts[0].Path == cachePath(0) && s.Mounts[0].ReadOnly
 	}) {
 		t.Errorf("no machine has the read-only cache: %+v", b.runner.started)
 	}

@@ -51,8 +51,9 @@ type chroot struct {
 	made   []string
 }
 
-// hiding is a mounted path, and where its own files are meanwhile; "" for none.
-type hiding struct{ at, aside string }
+// hiding is a mounted path, where its own files are meanwhile ("" for none), and the volume that gets the files of the
+// mount.
+type hiding struct{ at, aside, volume string }
 
 // Mount puts files into place by copying and renaming.
 func (m *chroot) Mount(_ context.Context, all []mounts.Mount) error {
@@ -72,6 +73,9 @@ func (m *chroot) Mount(_ context.Context, all []mounts.Mount) error {
 			}
 			continue
 		}
+		if strings.HasPrefix(to.From, cacheDir) {
+			m.hidden[len(m.hidden)-1].volume = filepath.Join(m.root, to.From)
+		}
 		if out, err := exec.Command("cp", "-a", filepath.Join(m.root, to.From), h.at).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s", out)
 		}
@@ -90,6 +94,17 @@ func (m *chroot) make(dir string) {
 
 func (m *chroot) Unmount(_ context.Context, files ...string) error {
 	for _, h := range slices.Backward(m.hidden) {
+		if h.volume != "" {
+			for _, dir := range slices.Backward(m.made) {
+				if strings.HasPrefix(dir, h.at+"/") {
+					_ = os.Remove(dir)
+				}
+			}
+			if out, err := exec.Command("cp", "-a", "--remove-destination", h.at+"/.",
+				h.volume).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s", out)
+			}
+		}
 		if err := os.RemoveAll(h.at); err != nil {
 			return err
 		}

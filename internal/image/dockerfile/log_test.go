@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,39 @@ func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 	}
 }
 
+// TestBuildLogHidesWrappedSecrets checks that a long secret is hidden in the lines into which programs wrap an encoding
+// of it.
+func TestBuildLogHidesWrappedSecrets(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&text, "%x-", i*i*7919)
+	}
+	for name, secret := range map[string]string{"a file with a newline": text.String() + "\n", "a value": text.String()} {
+		for how, form := range map[string]string{
+			"base64": base64.StdEncoding.EncodeToString([]byte(secret)), "hex": hex.EncodeToString([]byte(secret))} {
+			for _, width := range map[string][]int{"base64": {76, 64}, "hex": {60}}[how] {
+				var got []string
+				l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) },
+					Secrets: map[string][]byte{"s": []byte(secret)}}, 1)
+				out := l.output("")
+				lines := 0
+				for line := range slices.Chunk([]byte(form), width) {
+					if _, err := fmt.Fprintf(out, "%s\n", line); err != nil {
+						t.Fatal(err)
+					}
+					lines++
+				}
+				for i, line := range got {
+					if last := i == lines-1; !strings.Contains(line, logf.Hidden) && (!last || len(line) >= 8) {
+						t.Errorf("%s in %s at %d: line %d is %q", name, how, width, i, line)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestBuildLogHidesWholeSecrets checks that nothing remains of a secret that begins with another one.
 func TestBuildLogHidesWholeSecrets(t *testing.T) {
 	t.Parallel()
@@ -110,5 +144,20 @@ func TestProgressBars(t *testing.T) {
 	}
 	if last, lines := out.last(), strings.Join(got, "; "); last != "30%\nend" || lines != "[1/1] 30%; [1/1] end" {
 		t.Errorf("got %q and %q", last, lines)
+	}
+}
+
+// TestRunsWithoutAgents checks that a RUN goes on without an SSH agent that it does not require, as in BuildKit, and that
+// the log says so.
+//
+// mission: B2
+func TestRunsWithoutAgents(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	img := b.build(t, "FROM tiny\nRUN --mount=type=ssh,required=false --mount=type=ssh,id=b,target=/agent "+
+		"test ! -e /agent && echo \"$SSH_AUTH_SOCK\" >/x\n", image.BuildOptions{})
+	img.want(map[string]string{"/x": "/run/buildkit/ssh_agent.0\n", "/agent": "", "/run": ""})
+	if log := strings.Join(b.log, "\n"); strings.Count(log, "the command runs without an SSH agent") != 1 {
+		t.Errorf("the log:\n%s", log)
 	}
 }

@@ -32,9 +32,10 @@ type Setup struct {
 	Network string  // "default" or "none"
 	Mounts  []Mount // volumes; created if missing
 	Title   string  // shown in lists of machines
+	Bare    bool    // without /tmp, which the image lacks
 }
 
-// Mount mounts a volume at a path.
+// Mount is a volume of a machine.
 type Mount struct {
 	Volume, Path string
 	ReadOnly     bool

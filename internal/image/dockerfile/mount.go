@@ -6,6 +6,7 @@ import (
 	"io"
 	"path"
 	"strconv"
+	"strings"
 
 	"github.com/moby/buildkit/solver/pb"
 
@@ -20,7 +21,15 @@ const (
 	secretDir = "/dev/shm/.harvest-secrets"
 	// bindDir is the directory, on the machine's disk, of the files of bind mounts.
 	bindDir = "/.harvest-bind"
+	// cacheDir is the directory of the volumes of cache mounts. A machine lasts for several RUNs, and a mount for one.
+	cacheDir = "/.harvest-caches"
 )
+
+// hidden reports whether a path of a machine is not one of the image.
+var hidden = files.Below([]string{bindDir, cacheDir})
+
+// cachePath is the path of a machine's volume.
+func cachePath(i int) string { return path.Join(cacheDir, strconv.Itoa(i)) }
 
 // mount is a --mount of a RUN.
 type mount struct {
@@ -81,12 +90,12 @@ func (b *build) bindDigest(m mount) (string, error) {
 	return f.Digest()
 }
 
-// mount provides the mounts of a RUN, over the files of the image, and returns the paths to omit from the layer.
-func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
+// mount provides the mounts of a RUN, over the files of the image.
+func (x *executor) mount(ctx context.Context, r *run, cmd *Command) error {
 	for _, s := range r.Secretenv {
 		value, ok := x.opts.Secrets[s.ID]
 		if ok && bytes.IndexByte(value, 0) >= 0 {
-			return nil, errors.Newf(errors.Invalid,
+			return errors.Newf(errors.Invalid,
 				"the secret %.100q contains a NUL byte and cannot be a variable", s.ID)
 		}
 		if ok {
@@ -94,17 +103,22 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 		}
 	}
 	var all []mounts.Mount
+	caches := 0
 	for i, m := range r.mounts {
-		to := mounts.Mount{Path: m.Dest, Size: m.TmpfsOpt.GetSize(), ReadOnly: m.Readonly}
+		at, err := x.target(m)
+		if err != nil {
+			return err
+		}
+		to := mounts.Mount{Path: at, Size: m.TmpfsOpt.GetSize(), ReadOnly: m.Readonly}
 		var f *files.File
 		switch m.MountType {
 		case pb.MountType_CACHE:
-			hidden = append(hidden, m.Dest)
-			continue
+			to.From = cachePath(caches)
+			caches++
 		case pb.MountType_BIND:
 			to.From = path.Join(bindDir, strconv.Itoa(i))
 			if f, err = x.bound(m); err != nil {
-				return nil, err
+				return err
 			}
 		case pb.MountType_SECRET:
 			s := m.SecretOpt
@@ -118,15 +132,30 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 		}
 		if f != nil {
 			if err := bring(ctx, x.machine, to.From, f); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		all = append(all, to)
 	}
 	if len(all) == 0 {
-		return hidden, nil
+		return nil
 	}
-	return append(hidden, bindDir), x.machine.Mount(ctx, all)
+	return x.machine.Mount(ctx, all)
+}
+
+// target returns the path at which a mount appears, without the image's symbolic links.
+func (x *executor) target(m mount) (string, error) {
+	for _, own := range []string{"/dev", "/proc", "/sys"} {
+		if strings.HasPrefix(m.Dest, own+"/") {
+			return m.Dest, nil // the machine's, whatever the image has there
+		}
+	}
+	tree, err := x.tree()
+	if err != nil {
+		return "", err
+	}
+	_, at, err := tree.Lookup(m.Dest, true)
+	return at, errors.Wrapf(err, "the mount at %s", m.Dest)
 }
 
 // bring copies a file, or a directory with everything below it, to a path in a machine.

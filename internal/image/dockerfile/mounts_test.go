@@ -68,6 +68,36 @@ RUN --mount=type=cache,id=r,target=/filled,from=seed,source=/seed,ro cat /filled
 	}
 }
 
+// TestFilesBesideMounts checks that files that a RUN puts beside a mount, below directories that the image lacks, stay
+// in the image after another RUN with the same mount; and that a COPY below a cache mount goes into the image alone.
+//
+// mission: B2
+func TestFilesBesideMounts(t *testing.T) {
+	s := newSite(t)
+	img := s.build(image.Spec{Dockerfile: `FROM base
+RUN ln -s /nowhere/yet /link
+RUN --mount=type=cache,target=/made/uv --mount=type=tmpfs,target=/made/t mkdir -p /made/other && echo 1 >/made/other/f
+RUN --mount=type=cache,target=/made/uv --mount=type=tmpfs,target=/made/t touch /made/uv/cached; chmod 711 /made
+RUN --mount=type=cache,target=/link/c touch /link/c/x /link/beside
+COPY <<E /made/uv/copied
+text
+E
+RUN --mount=type=cache,target=/made/uv --mount=type=tmpfs,target=/over --mount=type=cache,target=/over/it \
+    ls /made/uv >/in && ls -d /over/it >>/in
+RUN --mount=type=cache,target=/gone/a/b chmod 700 /gone/a
+RUN --mount=type=cache,target=/gone/a/b stat -c %a /gone/a >>/in
+`}, image.BuildOptions{})
+	if out := s.run(img, "sh", "-c", "cat /in; stat -c %a /made"); out != "cached\n/over/it\n755\n711\n" {
+		t.Errorf("got %q", out)
+	}
+	got := names(t, s.shelf.Root(img), "made", "nowhere", "over", "gone")
+	want := []string{"made/", "made/other/", "made/other/f", "made/uv/", "made/uv/copied", "nowhere/", "nowhere/yet/",
+		"nowhere/yet/beside"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the image's files (-want +got):\n%s", diff)
+	}
+}
+
 // names returns the sorted names of an image's files at and below some paths.
 func names(t *testing.T, root string, paths ...string) []string {
 	t.Helper()
@@ -95,20 +125,22 @@ func names(t *testing.T, root string, paths ...string) []string {
 	return all
 }
 
-// TestSandboxLeavesNothing checks that the directories on which a sandbox mounts its own file systems do not get into
-// an image that lacks them.
+// TestSandboxLeavesNothing checks that the directories that a sandbox makes for itself do not get into an image that
+// lacks them, except for those of the kernel's file systems, as in BuildKit; and that a RUN can make them.
 //
 // mission: B2
 func TestSandboxLeavesNothing(t *testing.T) {
 	testenv.Long(t)
 	s := newSite(t)
-	img := s.build(image.Spec{Dockerfile: `FROM scratch
-COPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /
-RUN echo 1 >/1
-RUN rm /1
-`}, image.BuildOptions{})
-	if got := names(t, s.shelf.Root(img), "tmp", "dev", "sys", "1"); len(got) > 0 {
+	const base = "FROM scratch\nCOPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /\n"
+	img := s.build(image.Spec{Dockerfile: base + "RUN ls -A / >/1\nRUN rm /1\n"}, image.BuildOptions{})
+	if got := names(t, s.shelf.Root(img), "tmp", "dev", "sys", "1"); !slices.Equal(got, []string{"dev/", "sys/"}) {
 		t.Errorf("the image has %q", got)
+	}
+	img = s.build(image.Spec{Dockerfile: base + "RUN test ! -e /tmp && mkdir /tmp && chmod 1770 /tmp\n" +
+		"RUN test -z \"$(ls -A /tmp)\" && touch /tmp/x\n"}, image.BuildOptions{})
+	if got := s.run(img, "sh", "-c", "stat -c %a /tmp; ls /tmp"); got != "1770\nx\n" {
+		t.Errorf("the image's /tmp: %q", got)
 	}
 }
 

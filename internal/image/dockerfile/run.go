@@ -21,9 +21,10 @@ import (
 // run is a RUN.
 type run struct {
 	*pb.ExecOp
-	title  string
-	proxy  map[string]string
-	mounts []mount
+	title   string
+	proxy   map[string]string
+	mounts  []mount
+	noAgent bool // it has a mount of an SSH agent, and goes on without
 }
 
 // proxies returns the variables that every RUN gets without an ARG, and that are not part of cache keys.
@@ -54,6 +55,10 @@ func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
 			to.from = v.Inputs[m.Input]
 		}
 		m.Dest, m.Input, m.Selector = path.Clean(m.Dest), 0, ""
+		if m.MountType == pb.MountType_SSH {
+			r.noAgent = true
+			continue
+		}
 		if m.Dest == "/" {
 			continue
 		}
@@ -99,10 +104,6 @@ func (x *executor) require(id string, optional bool) error {
 		"give it with --secret id=%s,src=FILE", id)
 }
 
-// ownFiles are files of the file systems that a machine mounts itself. It makes the directories above them in images
-// that lack them.
-var ownFiles = []string{"/dev/null", "/proc/self", "/sys/fs", "/tmp/.X11-unix/X0"}
-
 // run runs a command and writes its changes.
 func (x *executor) run(ctx context.Context, r *run, out *os.File) error {
 	unlock, err := x.lockCaches(ctx, r)
@@ -110,23 +111,19 @@ func (x *executor) run(ctx context.Context, r *run, out *os.File) error {
 		return err
 	}
 	defer unlock()
-	hidden, crashed, err := x.attempt(ctx, r)
+	if r.noAgent {
+		x.log.line(prefix(r.title) + "the command runs without an SSH agent")
+	}
+	crashed, err := x.attempt(ctx, r)
 	if crashed != "" {
 		x.log.line(prefix(r.title) + x.log.secrets.Replace(crashed) + "; the step runs once more")
 		x.tainted = true // discard its changes with the machine
-		hidden, _, err = x.attempt(ctx, r)
+		_, err = x.attempt(ctx, r)
 	}
 	if err != nil {
 		return err
 	}
-	d := &files.Delta{Out: out, Before: x.index, Hidden: files.Below(hidden), Base: x.tree}
-	for _, m := range r.mounts {
-		d.Hold(m.Dest)
-	}
-	for _, file := range ownFiles {
-		d.Hold(file)
-	}
-	after, err := x.snapshot(ctx, d)
+	after, err := x.snapshot(ctx, &files.Delta{Out: out, Before: x.index, Hidden: hidden})
 	if err != nil {
 		return errors.Wrapf(err, "take a snapshot")
 	}
@@ -134,11 +131,11 @@ func (x *executor) run(ctx context.Context, r *run, out *os.File) error {
 	return nil
 }
 
-// attempt runs a command in a machine with the files of the stage, and returns the paths to omit
-// from its layer. crashed names the processes that crashed, if the command failed.
-func (x *executor) attempt(ctx context.Context, r *run) (hidden []string, crashed string, err error) {
+// attempt runs a command in a machine with the files of the stage. crashed names the processes that crashed, if the
+// command failed.
+func (x *executor) attempt(ctx context.Context, r *run) (crashed string, err error) {
 	if err := x.ready(ctx, r); err != nil {
-		return nil, "", err
+		return "", err
 	}
 	cmd := Command{Args: r.Meta.Args, Dir: cmp.Or(r.Meta.Cwd, "/"), User: r.Meta.User, Env: maps.Clone(r.proxy)}
 	if x.chain.img != nil {
@@ -148,8 +145,8 @@ func (x *executor) attempt(ctx context.Context, r *run) (hidden []string, crashe
 		name, value, _ := strings.Cut(kv, "=")
 		cmd.Env[name] = value
 	}
-	if hidden, err = x.mount(ctx, r, &cmd); err != nil {
-		return nil, "", err
+	if err = x.mount(ctx, r, &cmd); err != nil {
+		return "", err
 	}
 	cmd.Crashed = func(what string) { crashed = what }
 	if err = x.command(ctx, cmd, r.title); err == nil && len(r.mounts) > 0 {
@@ -159,7 +156,7 @@ func (x *executor) attempt(ctx context.Context, r *run) (hidden []string, crashe
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)),
 			"%s", errors.RemedyOf(err))
 	}
-	return hidden, crashed, err
+	return crashed, err
 }
 
 // command runs a command with its time limit. Its error includes the last lines of the output.
@@ -233,7 +230,8 @@ func (x *executor) ready(ctx context.Context, r *run) error {
 		if m.MountType != pb.MountType_CACHE {
 			continue
 		}
-		setup.Mounts = append(setup.Mounts, Mount{Volume: m.volume(x.owner), Path: m.Dest, ReadOnly: m.Readonly})
+		setup.Mounts = append(setup.Mounts, Mount{Volume: m.volume(x.owner), Path: cachePath(len(setup.Mounts)),
+			ReadOnly: m.Readonly})
 		if m.files == "" { // else see fill
 			if err := x.cache.noteMount(x.owner, m, false); err != nil {
 				return err
@@ -247,8 +245,12 @@ func (x *executor) ready(ctx context.Context, r *run) error {
 	if err := x.stop(ctx); err != nil {
 		return err
 	}
+	tree, err := x.tree()
+	if err != nil {
+		return err
+	}
+	setup.Bare = tree.Lacks("/tmp")
 	var root Prepared
-	var err error
 	release := func() {}
 	if c := x.chain; c.img != nil && len(x.layerFiles(c)) == 0 {
 		setup.Image = c.img.ID
@@ -264,9 +266,23 @@ func (x *executor) ready(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	x.shape, x.tainted, x.index, x.pending = shape, false, files.Index{}, nil
-	if root.Layer != "" {
-		x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
+	x.shape, x.tainted, x.pending = shape, false, nil
+	return x.begin(ctx)
+}
+
+// begin takes the first snapshot of a machine: changes of its own are not those of a command. The directories of the
+// kernel's file systems, which a machine makes, become part of an image that lacks them with its first RUN, as in
+// BuildKit.
+func (x *executor) begin(ctx context.Context) error {
+	tree, err := x.tree()
+	if err != nil {
+		return err
+	}
+	x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}, Hidden: hidden})
+	for _, dir := range []string{"dev", "proc", "sys"} {
+		if tree.Lacks("/" + dir) {
+			x.index.Forget(dir)
+		}
 	}
 	return errors.Wrapf(err, "take a snapshot")
 }

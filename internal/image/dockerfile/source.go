@@ -29,7 +29,7 @@ import (
 )
 
 // recipe must change when the same Dockerfile would produce another image.
-const recipe = "2"
+const recipe = "3"
 
 // Options configures a Source. Cache is required; zero values of the others select the defaults
 // below.

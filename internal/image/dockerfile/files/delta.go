@@ -27,14 +27,14 @@ type seen struct {
 	dir bool
 }
 
-// heldDir is a directory above a mount point, which may be omitted.
-type heldDir struct {
-	name string
-	hdr  *tar.Header
-}
-
 // Index is a snapshot without content.
 type Index map[string]seen
+
+// Forget makes a directory one that the snapshot does not have.
+func (i Index) Forget(dir string) {
+	delete(i, dir)
+	delete(i, path.Join(dir, Opaque))
+}
 
 // describe returns the compared fields of a header.
 func describe(hdr *tar.Header) string {
@@ -54,13 +54,9 @@ type Delta struct {
 	Out    *os.File
 	Before Index
 	Hidden func(name string) bool
-	// above has the directories above mount points. The machine touches them, and makes missing ones. They are omitted
-	// unless the command changed them, or something else in them.
-	above map[string]bool
-	Base  func() (*Tree, error) // the files before the command; may be nil if above is empty
 
 	after   Index
-	held    []heldDir
+	emptied map[string]bool // directories whose files in all earlier layers the layer hides
 	written map[string]bool
 	entries int
 }
@@ -68,7 +64,7 @@ type Delta struct {
 // Run reads a snapshot and returns its index. It writes the layer to out, which is empty if nothing
 // has changed.
 func (d *Delta) Run(snapshot io.Reader) (Index, error) {
-	d.after, d.written = Index{}, map[string]bool{}
+	d.after, d.written, d.emptied = Index{}, map[string]bool{}, map[string]bool{}
 	tr := tarfs.NewReader(snapshot)
 	for {
 		hdr, err := tr.Next()
@@ -93,10 +89,7 @@ func (d *Delta) Run(snapshot io.Reader) (Index, error) {
 	if d.Out == nil {
 		return d.after, nil
 	}
-	err := d.rest()
-	if err == nil {
-		err = d.removed()
-	}
+	err := d.removed()
 	if err == nil && d.entries > 0 {
 		err = tarfs.Explain(tar.NewWriter(d.Out).Close(), "a layer")
 	}
@@ -107,13 +100,9 @@ func (d *Delta) Run(snapshot io.Reader) (Index, error) {
 func (d *Delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	now := seen{hdr: describe(hdr), dir: hdr.Typeflag == tar.TypeDir}
 	was, known := d.Before[name]
-	same := known && was.hdr == now.hdr
-	if now.dir && !known && d.above[name] {
-		d.held = append(d.held, heldDir{name, hdr})
-		return nil
-	}
-	if made, err := d.opaque(name); err != nil || made {
-		return err
+	same := known && was.hdr == now.hdr && !d.inEmptied(name)
+	if dir, mark := path.Split(name); mark == Opaque && !known {
+		d.emptied[path.Clean(dir)] = true
 	}
 	if hdr.Typeflag == tar.TypeLink && d.written[strings.Trim(path.Clean("/"+hdr.Linkname), "/")] {
 		same = false // the link must follow its file, which is new
@@ -145,71 +134,19 @@ func (d *Delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	return tarfs.Explain(err, "a layer")
 }
 
-// Hold makes run hold the directories above a mount point: see above.
-func (d *Delta) Hold(target string) {
-	if d.above == nil {
-		d.above = map[string]bool{}
-	}
-	for dir := path.Dir(target); dir != "/" && dir != "."; dir = path.Dir(dir) {
-		d.above[strings.TrimPrefix(dir, "/")] = true
-	}
-}
-
-// opaque reports whether an entry only marks that a held directory hides a directory below it, while the files before
-// the command have none there.
-func (d *Delta) opaque(name string) (bool, error) {
-	dir, mark := path.Split(name)
-	dir = strings.TrimSuffix(dir, "/")
-	if mark != Opaque || !slices.ContainsFunc(d.held, func(h heldDir) bool { return h.name == dir }) {
-		return false, nil
-	}
-	base, err := d.Base()
-	if err != nil {
-		return false, err
-	}
-	old, _, err := base.Lookup(dir, false)
-	return err == nil && old == nil, nil
-}
-
-// rest writes the held directories that the command changed.
-func (d *Delta) rest() error {
-	for _, dir := range d.held {
-		base, err := d.Base()
-		if err != nil {
-			return err
-		}
-		old, _, err := base.Lookup(dir.name, false)
-		if err != nil || old == nil || old.Mode == dir.hdr.Mode&0o7777 && old.UID == dir.hdr.Uid &&
-			old.GID == dir.hdr.Gid && old.ModTime.Unix() == dir.hdr.ModTime.Unix() {
-			continue
-		}
-		if err := d.writeHeld(dir); err != nil {
-			return tarfs.Explain(err, "a layer")
+// inEmptied reports whether a file is in a directory that the command made in place of another one. The mark of such a
+// directory also hides the files that earlier layers have in it, so the layer must have all of them.
+func (d *Delta) inEmptied(name string) bool {
+	for dir := path.Dir(name); len(d.emptied) > 0 && dir != "."; dir = path.Dir(dir) {
+		if d.emptied[dir] {
+			return true
 		}
 	}
-	return nil
+	return false
 }
 
-// write writes an entry, after the held directories above it.
+// write writes an entry with its own tar writer, which buffers nothing.
 func (d *Delta) write(name string, hdr *tar.Header, content io.Reader) error {
-	for _, dir := range d.held {
-		if strings.HasPrefix(name, dir.name+"/") {
-			if err := d.writeHeld(dir); err != nil {
-				return err
-			}
-		}
-	}
-	d.held = slices.DeleteFunc(d.held, func(h heldDir) bool { return strings.HasPrefix(name, h.name+"/") })
-	return d.writeOnly(name, hdr, content)
-}
-
-func (d *Delta) writeHeld(dir heldDir) error {
-	d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
-	return d.writeOnly(dir.name, dir.hdr, nil)
-}
-
-// writeOnly writes an entry with its own tar writer, which buffers nothing.
-func (d *Delta) writeOnly(name string, hdr *tar.Header, content io.Reader) error {
 	tw := tar.NewWriter(d.Out)
 	hdr.Format = tar.FormatPAX
 	hdr.Uname, hdr.Gname, hdr.AccessTime, hdr.ChangeTime = "", "", time.Time{}, time.Time{}

@@ -213,43 +213,46 @@ func TestDeltaFollowsSnapshots(t *testing.T) {
 	}
 }
 
-// TestDeltaOmitsDirectoriesOfTheMachine checks that a directory above a mount point, which the machine has made, is in
-// a layer only with files in it. Machines mark directories that they make as opaque.
-func TestDeltaOmitsDirectoriesOfTheMachine(t *testing.T) {
+// TestDeltaOfADirectoryInPlaceOfAnother checks that a layer whose directory hides the files of earlier layers has all
+// files in it, also those that are as they were; and that a known mark is not written again.
+func TestDeltaOfADirectoryInPlaceOfAnother(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		more func(tw *tar.Writer)
-		want string
-	}{
-		"nothing": {func(*tar.Writer) {}, ""},
-		"a file":  {func(tw *tar.Writer) { fileEntry(tw, "tmp/mine", "x", 0o644) }, "tmp/ tmp/mine"},
-	} {
-		out, err := os.CreateTemp(t.TempDir(), "layer")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer out.Close()
-		d := &Delta{Out: out, Before: Index{}, Base: func() (*Tree, error) { return NewTree(), nil }}
-		d.Hold("/tmp/.X11-unix/X0")
-		var b bytes.Buffer
-		tw := tar.NewWriter(&b)
-		dirEntry(tw, "tmp", 0o1777)
-		fileEntry(tw, "tmp/"+Opaque, "", 0o644)
-		dirEntry(tw, "tmp/.X11-unix", 0o1777)
-		fileEntry(tw, "tmp/.X11-unix/"+Opaque, "", 0o644)
-		c.more(tw)
-		if err := tw.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Run(&b); err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(out.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Join(tarNames(t, bytes.NewBuffer(data)), " "); got != c.want {
-			t.Errorf("%s: got %q, want %q", name, got, c.want)
-		}
+	snapshot := func(fill func(tw *tar.Writer)) *bytes.Reader { return bytes.NewReader(tarred(fill)) }
+	before, err := (&Delta{Before: Index{}}).Run(snapshot(func(tw *tar.Writer) {
+		dirEntry(tw, "known", 0o755)
+		fileEntry(tw, "known/"+Opaque, "", 0o644)
+		fileEntry(tw, "known/same", "same", 0o644)
+		dirEntry(tw, "new", 0o755)
+		dirEntry(tw, "new/below", 0o755)
+		fileEntry(tw, "new/below/same", "same", 0o644)
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "new/link", Linkname: "below"})
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.CreateTemp(t.TempDir(), "layer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if _, err := (&Delta{Out: out, Before: before}).Run(snapshot(func(tw *tar.Writer) {
+		dirEntry(tw, "known", 0o755)
+		fileEntry(tw, "known/"+Opaque, "", 0o644)
+		fileEntry(tw, "known/same", "same", 0o644)
+		dirEntry(tw, "new", 0o755)
+		fileEntry(tw, "new/"+Opaque, "", 0o644)
+		dirEntry(tw, "new/below", 0o755)
+		fileEntry(tw, "new/below/same", "same", 0o644)
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "new/link", Linkname: "below"})
+	})); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "new/.wh..wh..opq new/below/ new/below/same new/link"
+	if got := strings.Join(tarNames(t, bytes.NewBuffer(data)), " "); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -256,6 +256,12 @@ func (t *Tree) Lookup(name string, follow bool) (*File, string, error) {
 	return done[len(done)-1], "/" + strings.Join(at, "/"), nil
 }
 
+// Lacks reports whether there is nothing at name.
+func (t *Tree) Lacks(name string) bool {
+	f, _, err := t.Lookup(name, false)
+	return err == nil && f == nil
+}
+
 // put gives a file a name. It follows symbolic links and makes missing directories. A directory is
 // merged with an existing one.
 func (t *Tree) put(name string, f *File) error {

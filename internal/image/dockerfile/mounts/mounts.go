@@ -28,15 +28,19 @@ type Mount struct {
 	ReadOnly bool   `json:",omitempty"`
 }
 
-// State is the input of an unmount: the changes of a mount.
-type State struct {
-	Mounted []string             // paths, in order
-	Made    []string             // mount points, and directories above them, in order
-	Times   map[string]time.Time // of the directories in which they were made
+// State is the input of an unmount: the changes of all mounts, in order. Mount points may be in earlier mounts.
+type State struct{ Steps []Step }
+
+// Step has the changes of one mount.
+type Step struct {
+	Mounted string               // path; "" if the mount failed
+	Made    []string             // the mount point, and directories above it, in order
+	Times   map[string]time.Time // of the directory in which the first was made
 }
 
-// Main executes "mount MOUNTS", which prints a State, or "unmount STATE FILES...", which also removes those files. All
-// but the files are JSON.
+// Main executes "mount MOUNTS", which prints a State, "unmount STATE FILES...", which also removes those files, or "clear
+// DIRECTORIES...", which removes empty directories on which file systems of the sandbox itself are mounted. The mounts
+// and the state are JSON.
 func Main(_ context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	if err := run(args, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
@@ -47,7 +51,7 @@ func Main(_ context.Context, args []string, _ io.Reader, stdout, stderr io.Write
 
 func run(args []string, stdout io.Writer) error {
 	if len(args) < 2 {
-		return errors.Errorf("usage: %s mount MOUNTS | unmount STATE FILES...", Program)
+		return errors.Errorf("usage: %s mount MOUNTS | unmount STATE FILES... | clear DIRECTORIES...", Program)
 	}
 	switch args[0] {
 	case "mount":
@@ -55,9 +59,11 @@ func run(args []string, stdout io.Writer) error {
 		if err := json.Unmarshal([]byte(args[1]), &all); err != nil {
 			return errors.Wrapf(err, "read the mounts")
 		}
-		s := &State{Times: map[string]time.Time{}}
+		s := &State{}
 		for _, m := range all {
-			if err := s.mount(m); err != nil {
+			step, err := mount(m)
+			s.Steps = append(s.Steps, step)
+			if err != nil {
 				return errors.Join(errors.Wrapf(err, "mount %s", m.Path), s.unmount())
 			}
 		}
@@ -72,45 +78,65 @@ func run(args []string, stdout io.Writer) error {
 			err = errors.Join(err, os.RemoveAll(name))
 		}
 		return err
+	case "clear":
+		return clearDirs(args[1:])
 	}
 	return errors.Errorf("unknown operation %q", args[0])
 }
 
-func (s *State) mount(m Mount) error {
+// clearDirs ends the mounts on directories, and removes those that are empty. The directories above keep their times.
+func clearDirs(dirs []string) error {
+	for _, dir := range dirs {
+		above, err := os.Stat(filepath.Dir(dir))
+		if err == nil {
+			err = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) {
+			return errors.Wrapf(err, "unmount %s", dir)
+		}
+		if err := os.Remove(dir); err == nil {
+			_ = os.Chtimes(filepath.Dir(dir), time.Time{}, above.ModTime())
+		} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return nil
+}
+
+func mount(m Mount) (s Step, err error) {
 	dir := true
 	if m.From != "" {
 		info, err := os.Stat(m.From)
 		if err != nil {
-			return err
+			return s, err
 		}
 		dir = info.IsDir()
 	}
+	s.Times = map[string]time.Time{}
 	if err := s.point(m.Path, dir); err != nil {
-		return err
+		return s, err
 	}
 	if m.From == "" {
 		options := "mode=1777"
 		if m.Size > 0 {
 			options += fmt.Sprintf(",size=%d", m.Size)
 		}
-		if err := unix.Mount("tmpfs", m.Path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-			return err
-		}
-		s.Mounted = append(s.Mounted, m.Path)
-		return nil
+		err = unix.Mount("tmpfs", m.Path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
+	} else {
+		err = unix.Mount(m.From, m.Path, "", unix.MS_BIND, "")
 	}
-	if err := unix.Mount(m.From, m.Path, "", unix.MS_BIND, ""); err != nil {
-		return err
+	if err != nil {
+		return s, err
 	}
-	s.Mounted = append(s.Mounted, m.Path)
-	if !m.ReadOnly {
-		return nil
+	s.Mounted = m.Path
+	if m.From == "" || !m.ReadOnly {
+		return s, nil
 	}
-	return unix.Mount("", m.Path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
+	return s, unix.Mount("", m.Path, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 }
 
 // point makes a mount point, and the directories above it, unless they exist.
-func (s *State) point(name string, dir bool) error {
+func (s *Step) point(name string, dir bool) error {
 	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -118,7 +144,7 @@ func (s *State) point(name string, dir bool) error {
 	if err := s.point(above, true); err != nil {
 		return err
 	}
-	if _, again := s.Times[above]; !again && !slices.Contains(s.Made, above) {
+	if !slices.Contains(s.Made, above) {
 		info, err := os.Stat(above)
 		if err != nil {
 			return err
@@ -138,18 +164,22 @@ func (s *State) point(name string, dir bool) error {
 	return nil
 }
 
-// unmount ends the mounts. It removes the mount points that mount made, except for directories with files.
+// unmount ends the mounts, last first. It removes the mount points that mount made, except for directories with files.
 func (s *State) unmount() error {
-	var all error
-	for _, name := range slices.Backward(s.Mounted) {
-		// A process that the command left behind may still use the files.
-		if err := unix.Unmount(name, unix.MNT_DETACH); err != nil {
-			all = errors.Join(all, errors.Wrapf(err, "unmount %s", name))
+	for _, step := range slices.Backward(s.Steps) {
+		if step.Mounted != "" {
+			// A process that the command left behind may still use the files.
+			if err := unix.Unmount(step.Mounted, unix.MNT_DETACH); err != nil {
+				return errors.Wrapf(err, "unmount %s", step.Mounted) // a mount point may hold files of the RUN
+			}
 		}
+		step.clear()
 	}
-	if all != nil {
-		return all // a mount point may hold files of the RUN
-	}
+	return nil
+}
+
+// clear removes the mount point, and the directories above it that mount made.
+func (s Step) clear() {
 	for _, name := range slices.Backward(s.Made) {
 		if info, err := os.Lstat(name); err != nil || !info.IsDir() && info.Size() > 0 {
 			continue
@@ -165,5 +195,4 @@ func (s *State) unmount() error {
 		}
 		_ = os.Chtimes(name, time.Time{}, at)
 	}
-	return nil
 }

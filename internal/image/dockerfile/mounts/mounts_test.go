@@ -177,8 +177,8 @@ func TestMountThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A mount that cannot end may be over one of the mount points.
-	_, err = call(t, "unmount", State{Mounted: []string{filepath.Join(dir, "gone")},
-		Made: []string{filepath.Join(dir, "point")}})
+	_, err = call(t, "unmount", State{Steps: []Step{{Mounted: filepath.Join(dir, "gone"),
+		Made: []string{filepath.Join(dir, "point")}}}})
 	if !errors.Is(err, unix.ENOENT) {
 		t.Errorf("an unmount of nothing: %v", err)
 	}
@@ -189,5 +189,69 @@ func TestMountThatFails(t *testing.T) {
 		if err := run(args, new(bytes.Buffer)); err == nil {
 			t.Errorf("%q was accepted", args)
 		}
+	}
+}
+
+// TestMountsInMounts checks that mount points within a mount are removed from its files, and that the files below it are
+// not touched.
+func TestMountsInMounts(t *testing.T) {
+	dir := t.TempDir()
+	ownNamespace(t)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	old := time.Unix(1e9, 0)
+	put(t, at("from/kept"), "K")
+	put(t, at("own/below"), "B")
+	for _, name := range []string{"from", "own"} {
+		if err := os.Chtimes(at(name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state, err := call(t, "mount", []Mount{{Path: at("own"), From: at("from")}, {Path: at("own/deep/er")},
+		{Path: at("own/deep/two")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call(t, "unmount", state); err != nil {
+		t.Fatal(err)
+	}
+	if got := tree(t, dir); got != "from=dir from/kept=K own=dir own/below=B" {
+		t.Errorf("afterwards: %s", got)
+	}
+	for _, name := range []string{"from", "own"} {
+		if info, err := os.Stat(at(name)); err != nil || !info.ModTime().Equal(old) {
+			t.Errorf("%s has changed: %v, %v", name, info.ModTime(), err)
+		}
+	}
+}
+
+// TestClear checks that the file systems of the sandbox go with their directories, unless these have files.
+func TestClear(t *testing.T) {
+	dir := t.TempDir()
+	ownNamespace(t)
+	old := time.Unix(1e9, 0)
+	for _, name := range []string{"tmp", "used"} {
+		if err := os.MkdirAll(filepath.Join(dir, name, "own"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("tmpfs", filepath.Join(dir, name, "own"), "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, filepath.Join(dir, "used/file"), "F")
+	if err := os.Chtimes(filepath.Join(dir, "used"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"clear"}
+	for _, name := range []string{"tmp/own", "tmp", "used/own", "used", "none/own"} {
+		args = append(args, filepath.Join(dir, name))
+	}
+	if err := run(args, new(bytes.Buffer)); err != nil {
+		t.Fatal(err)
+	}
+	if got := tree(t, dir); got != "used=dir used/file=F" {
+		t.Errorf("afterwards: %s", got)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "used")); err != nil || !info.ModTime().Equal(old) {
+		t.Errorf("the directory above has changed: %v, %v", info.ModTime(), err)
 	}
 }

@@ -200,9 +200,12 @@ func admitExec(v *Vertex, exec *pb.ExecOp) error {
 	targets := map[string]bool{}
 	for _, m := range exec.Mounts {
 		if m.MountType == pb.MountType_SSH {
+			if m.SSHOpt.GetOptional() {
+				continue
+			}
 			return errors.Remedy(errors.Newf(errors.Unsupported,
-				"--mount=type=ssh is not supported: private keys stay on their machine"),
-				"use a token with --mount=type=secret")
+				"--mount=type=ssh,required=true is not supported: private keys stay on their machine"),
+				"use a token with --mount=type=secret, or leave required out")
 		}
 		if m.Dest == "/" || m.Dest == "" {
 			continue
