@@ -81,12 +81,12 @@ func TestRefusals(t *testing.T) {
 	}
 	none := t.TempDir()
 	t.Setenv("GIT_CEILING_DIRECTORIES", filepath.Dir(none))
-	err := Carry(t.Context(), none, false, &api.SessionRequest{}, func(string, ...any) {})
+	_, err := Carry(t.Context(), none, false, &api.SessionRequest{}, func(string, ...any) {})
 	if !strings.Contains(errors.Message(err), "not a git repository with a commit") {
 		t.Errorf("no repository: %v", err)
 	}
 	t.Setenv("PATH", none)
-	err = Carry(t.Context(), none, false, &api.SessionRequest{}, func(string, ...any) {})
+	_, err = Carry(t.Context(), none, false, &api.SessionRequest{}, func(string, ...any) {})
 	if errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) != "install git" {
 		t.Errorf("no git: %v", err)
 	}

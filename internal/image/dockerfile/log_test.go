@@ -77,7 +77,9 @@ func TestBuildLogHidesWrappedSecrets(t *testing.T) {
 	for i := range 40 {
 		fmt.Fprintf(&text, "%x-", i*i*7919)
 	}
-	for name, secret := range map[string]string{"a file with a newline": text.String() + "\n", "a value": text.String()} {
+	for name, secret := range map[string]string{
+		"a file with a newline": text.String() + "\n", "a value": text.String(),
+	} {
 		for how, form := range map[string]string{
 			"base64": base64.StdEncoding.EncodeToString([]byte(secret)), "hex": hex.EncodeToString([]byte(secret))} {
 			for _, width := range map[string][]int{"base64": {76, 64}, "hex": {60}}[how] {
@@ -147,8 +149,8 @@ func TestProgressBars(t *testing.T) {
 	}
 }
 
-// TestRunsWithoutAgents checks that a RUN goes on without an SSH agent that it does not require, as in BuildKit, and that
-// the log says so.
+// TestRunsWithoutAgents checks that a RUN goes on without an SSH agent that it does not require, as in BuildKit, and
+// that the log says so.
 //
 // mission: B2
 func TestRunsWithoutAgents(t *testing.T) {

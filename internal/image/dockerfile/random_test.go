@@ -129,13 +129,15 @@ func (r *random) command() string {
 }
 
 func (r *random) copies() string {
-	return r.of([]string{"COPY file ", "COPY --chmod=600 file ", "COPY dir ", "COPY --link dir ", "COPY --chown=3:4 dir ",
+	return r.of([]string{"COPY file ", "COPY --chmod=600 file ", "COPY dir ", "COPY --link dir ",
+		"COPY --chown=3:4 dir ",
 		"COPY --from=seed /s "}) + r.of(places) + r.of([]string{"", "/"})
 }
 
 // list is a command that prints the files of the image, without mounts. The programs and libraries are always the same.
 func list(step int) string {
-	return fmt.Sprintf(`find / -xdev \( -path /bin -o -path /lib -o -path /lib64 -o -path /usr/lib -o -path '/.harvest*' `+
+	return fmt.Sprintf(`find / -xdev \( -path /bin -o -path /lib -o -path /lib64 -o -path /usr/lib `+
+		`-o -path '/.harvest*' `+
 		`-o -path /dev -o -path /proc -o -path /sys -o -path /etc \) -prune `+
 		`-o -mindepth 1 -printf 'VIEW%d %%y %%m %%U:%%G %%p %%l\n' -type f -exec sha256sum {} + || true`, step)
 }
@@ -169,7 +171,8 @@ func newLair(t *testing.T) *lair {
 			_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "usr/share/one", Mode: 0o644})
 			_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "usr/share/l", Linkname: "/usr/share/one"})
 			_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "var/run", Linkname: "/run"})
-			for _, name := range []string{"sh", "cat", "mkdir", "rm", "cp", "mv", "chmod", "chown", "ln", "rmdir", "find",
+			for _, name := range []string{"sh", "cat", "mkdir", "rm", "cp", "mv", "chmod", "chown", "ln", "rmdir",
+				"find",
 				"sha256sum", "pwd", "true"} {
 				p, err := exec.LookPath(name)
 				if err != nil {
@@ -253,8 +256,8 @@ func seen(t *testing.T, tree *files.Tree) map[string]string {
 
 func overlapsBelow(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
-// compareView reports the differences of the files that a RUN saw and those of the image. A mount hides the files at its
-// target, which the image may lack, with the directories above it.
+// compareView reports the differences of the files that a RUN saw and those of the image. A mount hides the files at
+// its target, which the image may lack, with the directories above it.
 func compareView(t *testing.T, tree *files.Tree, saw map[string]string, mounts []string) {
 	t.Helper()
 	has := seen(t, tree)

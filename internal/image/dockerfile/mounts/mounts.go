@@ -38,9 +38,9 @@ type Step struct {
 	Times   map[string]time.Time // of the directory in which the first was made
 }
 
-// Main executes "mount MOUNTS", which prints a State, "unmount STATE FILES...", which also removes those files, or "clear
-// DIRECTORIES...", which removes empty directories on which file systems of the sandbox itself are mounted. The mounts
-// and the state are JSON.
+// Main executes "mount MOUNTS", which prints a State, "unmount STATE FILES...", which also removes those files, or
+// "clear DIRECTORIES...", which removes empty directories on which file systems of the sandbox itself are mounted. The
+// mounts and the state are JSON.
 func Main(_ context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) int {
 	if err := run(args, stdout); err != nil {
 		fmt.Fprintln(stderr, err)

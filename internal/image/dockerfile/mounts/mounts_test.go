@@ -192,8 +192,8 @@ func TestMountThatFails(t *testing.T) {
 	}
 }
 
-// TestMountsInMounts checks that mount points within a mount are removed from its files, and that the files below it are
-// not touched.
+// TestMountsInMounts checks that mount points within a mount are removed from its files, and that the files below it
+// are not touched.
 func TestMountsInMounts(t *testing.T) {
 	dir := t.TempDir()
 	ownNamespace(t)
