@@ -116,7 +116,7 @@ func TestAbandonedUploadsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	s = opened(t, dir, 0, time.Nanosecond)
+	opened(t, dir, 0, time.Nanosecond)
 	testenv.Eventually(t, "the upload expires", func() bool { return files(t, dir) == 0 })
 }
 
