@@ -17,6 +17,7 @@ type conversation struct {
 	users    map[string]bool   // IDs of the user's messages
 	texts    map[string]bool   // parts with text: false while streaming, true once complete
 	calls    map[string]*call  // by ID
+	ended    map[string]bool   // IDs of the calls that ended: after an abort, the server may report an end once more
 	asked    map[string]bool   // open questions
 	// questions are the open questions that are not about a permission.
 	questions map[string][]agent.Question
@@ -295,6 +296,9 @@ func (c *conversation) tool(p *part) []agent.Event {
 		return nil
 	}
 	t := c.calls[p.CallID]
+	if c.ended[p.CallID] {
+		return nil
+	}
 	if t == nil {
 		t = &call{}
 		c.calls[p.CallID] = t
@@ -322,6 +326,7 @@ func (c *conversation) tool(p *part) []agent.Event {
 		return events
 	}
 	delete(c.calls, p.CallID)
+	c.ended[p.CallID] = true
 	for _, file := range t.files {
 		created := s.Metadata.Exists != nil && !*s.Metadata.Exists && file == s.Metadata.Filepath
 		events = append(events, agent.Event{Type: agent.FileChanged, ID: p.CallID, Path: file, Created: created})

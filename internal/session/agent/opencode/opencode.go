@@ -134,8 +134,8 @@ var permissions = map[agent.Approval]string{
 // Open implements agent.Agent.
 func (Agent) Open(s agent.Setup) agent.Conversation {
 	return &conversation{session: s.Conversation, again: s.Again, children: map[string]string{},
-		users: map[string]bool{}, texts: map[string]bool{},
-		calls: map[string]*call{}, asked: map[string]bool{}, questions: map[string][]agent.Question{}}
+		users: map[string]bool{}, texts: map[string]bool{}, calls: map[string]*call{}, ended: map[string]bool{},
+		asked: map[string]bool{}, questions: map[string][]agent.Question{}}
 }
 
 // Begin implements agent.Conversation: the bridge starts without input.

@@ -200,6 +200,10 @@ func TestInterruptedCall(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+	c.Prompt("q", "go")
+	if got := decode(c, working, call("running"), call("completed")); len(got) != 0 {
+		t.Errorf("the call ended again, in the next turn: %+v", got)
+	}
 }
 
 // TestTurnEndsWhenTheModelFails checks that a turn that the bridge aborts because the model's API fails has failed with

@@ -295,17 +295,22 @@ func (b *bridge) follow(ctx context.Context, events io.ReadCloser) {
 // catchUp reports that the session is idle, if it is: the event may have been lost while the bridge was not
 // connected. The server's status lists only sessions that are working.
 func (b *bridge) catchUp(ctx context.Context) {
-	var working map[string]struct{ Type string }
-	if err := b.request(ctx, http.MethodGet, "/session/status", nil, &working); err != nil {
-		return // the server has ended, which is reported elsewhere
-	}
-	if s, ok := working[b.session]; ok && s.Type != "idle" {
+	working, err := b.works(ctx)
+	if err != nil || working { // after an error, the server has ended, which is reported elsewhere
 		return
 	}
 	if data, err := json.Marshal(map[string]any{"type": "session.idle",
 		"properties": map[string]string{"sessionID": b.session}}); err == nil {
 		b.line(data)
 	}
+}
+
+// works reports whether the server works on the session.
+func (b *bridge) works(ctx context.Context) (bool, error) {
+	var working map[string]struct{ Type string }
+	err := b.request(ctx, http.MethodGet, "/session/status", nil, &working)
+	s, ok := working[b.session]
+	return ok && s.Type != "idle", err
 }
 
 // copy prints the data of each event (https://html.spec.whatwg.org/multipage/server-sent-events.html): the server
@@ -316,6 +321,10 @@ func (b *bridge) copy(ctx context.Context, events io.Reader) {
 	for lines.Scan() {
 		if data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")); ok {
 			if bytes.Contains(data, []byte(`"session.idle"`)) {
+				// After an abort, the server may report a second idle session when it works on the next prompt.
+				if working, err := b.works(ctx); err == nil && working {
+					continue
+				}
 				b.rested.Store(time.Now().UnixNano())
 			}
 			b.line(bytes.TrimSpace(data))

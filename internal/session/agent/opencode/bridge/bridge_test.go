@@ -57,7 +57,13 @@ func serve(mode string) int {
 		fmt.Fprint(w, `{"id":"ses_new","version":"1.18.33"}`)
 	})
 	mux.HandleFunc("GET /session/status",
-		func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"ses_other":{"type":"busy"}}`) })
+		func(w http.ResponseWriter, r *http.Request) {
+			status := map[string]map[string]string{"ses_other": {"type": "busy"}}
+			if mode == "works" {
+				status["ses_new"] = map[string]string{"type": "busy"}
+			}
+			_ = json.NewEncoder(w).Encode(status)
+		})
 	mux.HandleFunc("GET /session/{id}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("id") != "ses_old" {
 			http.Error(w, "no such session", http.StatusNotFound)
@@ -131,6 +137,9 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 	event, _ := json.Marshal(map[string]any{"type": "asked", "path": r.URL.Path, "body": json.RawMessage(body)})
 	if bytes.Contains(body, []byte("cut")) {
 		event = []byte("cut")
+	}
+	if bytes.Contains(body, []byte("idle")) {
+		event = []byte(`{"type":"session.idle","properties":{"sessionID":"ses_new"}}`)
 	}
 	if _, status, ok := bytes.Cut(body, []byte("retry ")); ok {
 		var attempt, seconds int
@@ -273,6 +282,24 @@ func TestBridge(t *testing.T) {
 	r.in.Close()
 	if code := r.exit(t); code != 0 {
 		t.Errorf("exit %d: %s", code, r.stderr.String())
+	}
+}
+
+// TestLateIdle checks that a report of an idle session does not reach the session if the server works on it.
+//
+// mission: E2
+func TestLateIdle(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{"works": `"asked"`, "plain": `"session.idle"`} {
+		r := start(t, mode)
+		r.next(t, "the session")
+		r.send(t, opencode.Request{Op: "prompt", Text: "idle"})
+		r.send(t, opencode.Request{Op: "abort"})
+		if line := r.next(t, want); !strings.Contains(line, want) {
+			t.Errorf("%s: %s, want %s", mode, line, want)
+		}
+		r.in.Close()
+		r.exit(t)
 	}
 }
 
