@@ -329,7 +329,7 @@ func (m *Model) gitEvent(kind string, e api.SessionEvent) {
 	case kind == "git.pushed":
 		m.notef("pushed %s", g.Branch)
 	case kind == "git.stashed":
-		m.notef("stashed: %d entries; /checkout fetches them as branches", g.Commits)
+		m.notef("the agent stashed %s; /checkout fetches each as a branch", Count(g.Commits, "change"))
 	case kind == "git.left":
 		m.notef("not handed back: %s", FirstLine(g.Reason))
 	case g.Failed:

@@ -83,16 +83,32 @@ func ToolInput(input json.RawMessage) string {
 		return ""
 	}
 	for _, name := range []string{"command", "file_path", "filePath", "path", "pattern", "query", "url",
-		"description"} {
+		"description", "plan"} {
 		if text, ok := fields[name].(string); ok {
 			return FirstLine(text)
 		}
+	}
+	if asked := questionsIn(input); len(asked) > 0 {
+		return FirstLine(strings.Join(asked, " "))
 	}
 	text, err := json.Marshal(fields)
 	if err != nil || len(fields) == 0 {
 		return ""
 	}
 	return FirstLine(string(text))
+}
+
+// questionsIn returns the texts of the questions in the input of a tool that asks the user.
+func questionsIn(input json.RawMessage) (all []string) {
+	var fields struct {
+		Questions []struct{ Question string }
+	}
+	if json.Unmarshal(input, &fields) == nil {
+		for _, q := range fields.Questions {
+			all = append(all, q.Question)
+		}
+	}
+	return all
 }
 
 // wrap breaks styled text into lines of at most width columns; width 0 breaks nothing. Further lines begin with hang.
