@@ -315,7 +315,7 @@ func (b *box) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
 }
 
 // Start knows the programs "run", which ends when it is killed, "polite", which also ends on a signal, "stubborn",
-// which survives everything, "exit", and "echo".
+// which survives everything, "exit", and "echo". Harvest's own programs end at once.
 func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.s.called(ctx, "start"); err != nil {
 		return nil, err
@@ -324,13 +324,15 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 	defer b.s.mu.Unlock()
 	p := &proc{b: b, id: fmt.Sprintf("p%d", len(b.procs)+1), cmd: cmd, started: time.Now(), done: make(chan struct{})}
 	b.procs[p.id] = p
-	switch cmd.Args[0] {
-	case "echo":
+	switch {
+	case cmd.Own:
+		p.finish(engine.Exit{})
+	case cmd.Args[0] == "echo":
 		if cmd.Stdout != nil {
 			_, _ = io.WriteString(cmd.Stdout, strings.Join(cmd.Args[1:], " ")+"\n")
 		}
 		p.finish(engine.Exit{})
-	case "exit":
+	case cmd.Args[0] == "exit":
 		p.finish(engine.Exit{Code: 3})
 	}
 	return p, nil
