@@ -143,6 +143,14 @@ func (b *tab) sees(selector, text string) {
 	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
 }
 
+// confirmsEnd ends the session in its dialog, and discards the changes that are not taken, if the page asks.
+func (b *tab) confirmsEnd() {
+	b.t.Helper()
+	b.click("dialog button", "End it")
+	b.until(`(([...document.querySelectorAll('dialog button')].find((e) => e.textContent === 'End and discard them' &&
+		!e.disabled)?.click()), !!document.querySelector('.ended'))`)
+}
+
 // click waits for an element of a selector with a text, and clicks it before the page can be redrawn.
 func (b *tab) click(selector, text string) {
 	b.t.Helper()

@@ -166,7 +166,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
 	b.click("header button", "End")
 	b.sees("dialog", "Your unsaved changes are discarded: "+dir+"/plain.txt, "+dir+"/mixed.txt.")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.sees(".ended", "This session has ended")
 	b.until(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e);
 		return !e.defaultPrevented; })()`)

@@ -222,7 +222,7 @@ func TestPage(t *testing.T) {
 
 	// mission: 7.8
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.sees(".ended", "This session has ended")
 	b.sees(".ended button", "New session, same agent and repository")
 	b.picture("ended")

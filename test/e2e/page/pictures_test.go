@@ -205,7 +205,7 @@ func picturesOfLists(b *tab, h *host.Host) {
 	b.pictures("sandbox")
 	b.do(chromedp.Evaluate(`location.hash = `+quoted(session), nil))
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.sees(".ended", "Reason:")
 	b.sees(".ended .resume", "Continue")
 	b.pictures("ended")

@@ -171,7 +171,7 @@ func TestPageClaude(t *testing.T) {
 	b.picture("claude")
 
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.click(".ended .resume", "Continue with its files")
 	b.sees(".start", "Sandbox ready in")
 	b.until(`document.querySelector('.items').textContent.includes('Continued: ') && [...document.querySelectorAll(
@@ -311,7 +311,7 @@ func TestPagePhone(t *testing.T) {
 	b.do(chromedp.Evaluate(`location.hash = '#/s/`+session+`'`, nil))
 	b.view("Changes")
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.sees(".ended", "This session has ended")
 	fits("ended")
 	b.clean()

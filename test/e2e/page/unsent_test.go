@@ -27,7 +27,7 @@ func (b *tab) reloads(expression string) {
 func (b *tab) ends() {
 	b.t.Helper()
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.sees(".ended", "This session has ended")
 }
 

@@ -296,7 +296,7 @@ func TestPageOwnPrompt(t *testing.T) {
 	}
 
 	b.click(".top button", "End")
-	b.click("dialog button", "End it")
+	b.confirmsEnd()
 	b.click(".ended .resume", "Continue with its files")
 	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
 	b.sees(".start", "Sandbox ready in")
