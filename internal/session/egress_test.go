@@ -18,7 +18,8 @@ import (
 func TestDeniedConnectionsReachSession(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "hello", Sandbox: spec.Request{Network: spec.Network{Mode: "allow"}}})
+	s := h.create(t, session.Request{Prompt: "hello", Sandbox: spec.Request{Network: spec.Network{Mode: "allow",
+		Allow: []string{"only.example"}}}})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	w.status(t, records.Done)

@@ -189,7 +189,7 @@ func (h *Host) ClientEnv() []string {
 			vars = append(vars, pair)
 		}
 	}
-	if len(vars) != 3 {
+	if len(vars) != 6 { // the server, the key in two parts, and the files of trusted authorities for three runtimes
 		h.T.Fatalf("harvest modal env printed %q", out)
 	}
 	return vars
