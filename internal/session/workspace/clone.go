@@ -72,6 +72,7 @@ git config --global user.email "$EMAIL"
 git -C "$DIR" remote set-url origin "$ORIGIN"
 image=$(git -C "$DIR" rev-parse --verify HEAD)
 if [ -n "$SENT" ]; then
+	otherwise=HEAD # BRANCH may be the image's: a detached HEAD has none
 	header
 	cd "$DIR"
 	objects

@@ -15,9 +15,9 @@ import (
 // receive defines the functions of scripts that read a bundle from their input. git clone and git fetch need a file for
 // it, which would take the space of the repository twice.
 //
-// header reads the bundle up to its objects. It sets head to the commit of BRANCH, or of HEAD without a branch, refs to
-// the lines "COMMIT BRANCH", and format to the hash if the bundle names one. The shell reads a pipe byte by byte, so
-// that the objects remain for git.
+// header reads the bundle up to its objects. It sets head to the commit of BRANCH, or of HEAD without a branch (or, if
+// otherwise is set, without that branch in the bundle), refs to the lines "COMMIT BRANCH", and format to the hash if the
+// bundle names one. The shell reads a pipe byte by byte, so that the objects remain for git.
 //
 // objects adds the objects to the repository of the current directory, and checks that the history is complete, except
 // for parents in SHALLOW. If the repository has the commits already, it leaves the objects unread.
@@ -43,7 +43,7 @@ header() {
 			;;
 		esac
 	done
-	[ -n "$BRANCH" ] || head=$top
+	[ -n "$BRANCH" ] && [ -z "${otherwise-}" ] || head=${head:-$top}
 	[ -n "$head" ] || wrong "the bundle has no ${BRANCH:-HEAD}"
 }
 complete() {
