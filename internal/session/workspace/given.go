@@ -16,8 +16,8 @@ import (
 // it, which would take the space of the repository twice.
 //
 // header reads the bundle up to its objects. It sets head to the commit of BRANCH, or of HEAD without a branch (or, if
-// otherwise is set, without that branch in the bundle), refs to the lines "COMMIT BRANCH", and format to the hash if the
-// bundle names one. The shell reads a pipe byte by byte, so that the objects remain for git.
+// otherwise is set, without that branch in the bundle), refs to the lines "COMMIT BRANCH", and format to the hash if
+// the bundle names one. The shell reads a pipe byte by byte, so that the objects remain for git.
 //
 // objects adds the objects to the repository of the current directory, and checks that the history is complete, except
 // for parents in SHALLOW. If the repository has the commits already, it leaves the objects unread.

@@ -14,8 +14,9 @@ import (
 
 // The commands that install what the images of Harvest lack, as root, on their Debian.
 const (
-	update  = "apt-get update && apt-get install -y "
-	setupGo = "echo deb http://deb.debian.org/debian bookworm-backports main " +
+	update = "apt-get update && apt-get install -y "
+	// Backports are on the mirror that the image uses.
+	setupGo = `sed -n "s/ bookworm / bookworm-backports /p" /etc/apt/sources.list ` +
 		">/etc/apt/sources.list.d/backports.list && " +
 		update + "-t bookworm-backports golang-go"
 	setupRust = update + "cargo"

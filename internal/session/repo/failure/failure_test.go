@@ -23,7 +23,7 @@ func TestErrorsOfSteps(t *testing.T) {
 		{commands.Result{ReturnCode: 1}, "npm error 503 Service Unavailable - GET https://x/y", errors.Unavailable,
 			"refused"},
 		{commands.Result{ReturnCode: 1}, "TestServer: got 503 things, want 502", errors.Invalid, "exit code 1"},
-		{commands.Result{ReturnCode: 1}, "E: Temporary failure resolving 'deb.debian.org'", errors.Unavailable,
+		{commands.Result{ReturnCode: 1}, "E: Temporary failure resolving 'mirror.example'", errors.Unavailable,
 			"server"},
 		{commands.Result{ReturnCode: 1}, "go: errors parsing go.mod: go.mod:3: invalid go version '1.24.0'",
 			errors.Unsupported,
