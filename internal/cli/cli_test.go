@@ -41,7 +41,7 @@ func TestExit(t *testing.T) {
 		"unexplained": {errors.Errorf("a file broke"), 1,
 			"harvest: a file broke\n  try:  " + remedies[errors.Internal] + "\n"},
 		"interrupted": {errors.Wrapf(context.Canceled, "wait"), 130,
-			"harvest: the request was canceled\n  try:  " + remedies[errors.Canceled] + "\n"},
+			"harvest: interrupted\n  try:  " + remedies[errors.Canceled] + "\n"},
 	} {
 		var out bytes.Buffer
 		c := c
