@@ -12,6 +12,12 @@ func (c *Client) Memories(ctx context.Context) ([]api.Memory, error) {
 	return list[api.Memory](ctx, c, api.Memories, nil)
 }
 
+// MoveMemory adds a memory to another one, which may not exist yet, and deletes the first. Of two entities with the same
+// name, that of the second memory stays. Conflict while a sandbox uses the first.
+func (c *Client) MoveMemory(ctx context.Context, from, to string) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.MemoryMove, from), nil, api.MoveMemoryRequest{To: to}, nil)
+}
+
 // Memory returns the memory of a repository, whose name is OWNER-REPOSITORY.
 func (c *Client) Memory(ctx context.Context, name string) (api.MemoryGraph, error) {
 	return ask[api.MemoryGraph](ctx, c, http.MethodGet, api.Path(api.Memoried, name), nil, nil)

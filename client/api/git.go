@@ -58,14 +58,20 @@ type PullRequest struct {
 const (
 	Memories     = "/v1/memory"
 	Memoried     = "/v1/memory/{name}"
+	MemoryMove   = "/v1/memory/{name}/move"
 	MemoryEntity = "/v1/memory/{name}/entities/{entity}"
 )
 
 // Memory is the memory of a repository, in a list.
 type Memory struct {
-	Name    string    `json:"name"` // OWNER-REPOSITORY
+	Name    string    `json:"name"` // OWNER-REPOSITORY, or local-DIRECTORY-IDENTITY
 	Size    int64     `json:"size_bytes"`
 	Created time.Time `json:"created_at"`
+}
+
+// MoveMemoryRequest is the body of POST /v1/memory/{name}/move.
+type MoveMemoryRequest struct {
+	To string `json:"to"` // name of the other memory
 }
 
 // MemoryGraph is the content of a memory.

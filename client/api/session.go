@@ -52,6 +52,9 @@ type SessionRequest struct {
 	More       []RepositoryRequest `json:"more,omitempty"`       // further repositories, beside the first one
 	// Name is the name of the first repository's directory below /workspace; "" means the name in its address.
 	Name string `json:"name,omitempty"`
+	// Identity tells repositories apart that have the same name and no address: agents have a memory of each. It is 12
+	// to 64 hexadecimal digits. Without it, all of one name share one memory. It is ignored with Repo.
+	Identity string `json:"identity,omitempty"`
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the
 	// repository's host, "none" means no credentials.
 	GitSecret string `json:"git_secret,omitempty"`
@@ -135,7 +138,8 @@ type Session struct {
 	WorkBranch   string        `json:"work_branch"`           // branch of the work
 	Base         string        `json:"base_commit,omitempty"` // starting commit
 	Dir          string        `json:"dir"`
-	Repositories []Repository  `json:"repositories"` // all repositories, including that one
+	Repositories []Repository  `json:"repositories"`     // all repositories, including that one
+	Memory       string        `json:"memory,omitempty"` // name of the agents' memory of the first repository
 	SandboxID    string        `json:"sandbox_id,omitempty"`
 	Conversation string        `json:"conversation,omitempty"`
 	Limits       SessionLimits `json:"limits,omitzero"`

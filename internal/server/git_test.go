@@ -33,6 +33,10 @@ func TestMemoryRoutes(t *testing.T) {
 		!strings.Contains(body, `"owner-name"`) {
 		t.Error(body)
 	}
+	w.want(204, "POST", "/v1/memory/owner-name/move", `{"to":"owner-other"}`)
+	w.want(404, "POST", "/v1/memory/owner-name/move", `{"to":"owner-other"}`)
+	w.want(400, "POST", "/v1/memory/owner-other/move", `{"to":"../x"}`)
+	w.want(204, "POST", "/v1/memory/owner-other/move", `{"to":"owner-name"}`)
 	w.want(204, "DELETE", "/v1/memory/owner-name/entities/a%2Fb", "")
 	w.want(404, "DELETE", "/v1/memory/owner-name/entities/a%2Fb", "")
 	w.want(204, "DELETE", "/v1/memory/owner-name", "")

@@ -23,6 +23,7 @@ type Request struct {
 	LFS, Submodules bool                          // as in workspace.RepositoryRequest
 	More            []workspace.RepositoryRequest // further repositories, beside the first one
 	Name            string                        // of the first repository's directory; "" means that of its address
+	Identity        string                        // of the first repository if it has no address; "" if unknown
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
 	// host, credentials.None means no credentials.
 	GitSecret string
@@ -69,5 +70,5 @@ func (req Request) repositories() workspace.Request {
 	first := workspace.RepositoryRequest{URL: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS,
 		Submodules: req.Submodules}
 	return workspace.Request{Repositories: slices.Concat([]workspace.RepositoryRequest{first}, req.More),
-		Name: req.Name, Subdir: req.Subdir, Sent: req.sent()}
+		Name: req.Name, Identity: req.Identity, Subdir: req.Subdir, Sent: req.sent()}
 }

@@ -158,6 +158,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 			return r.resume(ctx, server, s, talks)
 		}
 	}
+	r.adoptMemory(ctx, server, r.req)
 	if err := r.send(ctx, server, cargo, &r.req); err != nil {
 		return err
 	}

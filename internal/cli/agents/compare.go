@@ -89,6 +89,7 @@ func (r *compareRun) run(ctx context.Context, cmd *cobra.Command, prompt string)
 		return err
 	}
 	defer r.server.Close()
+	r.adoptMemory(ctx, r.server, r.req)
 	if err := r.send(ctx, r.server, cargo, &r.req); err != nil {
 		return err
 	}

@@ -1,8 +1,12 @@
 package agents
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/cli"
 	"github.com/RelevanceAI/harvest/internal/cli/chat"
+	"github.com/RelevanceAI/harvest/internal/cli/worktree"
+	"github.com/RelevanceAI/harvest/internal/session/memory/names"
 )
 
 func (c commands) memoryCommand() *cobra.Command {
@@ -20,12 +26,22 @@ func (c commands) memoryCommand() *cobra.Command {
 		Short: "Read and edit the memory that agents have of repositories",
 		Example: `  harvest memory ls
   harvest memory get owner/repository
+  harvest memory get .
   harvest memory set owner/repository "how to test" "make test; it needs Docker"`,
-	}, c.memoryList(), c.memoryGet(), c.memorySet(), c.memoryRemove())
+		Long: `Read and edit the memory that agents have of repositories.
+
+REPOSITORY is OWNER/NAME or a name in the list, or a directory that begins with "." or "/": the
+repository there.`,
+	}, c.memoryList(), c.memoryGet(), c.memorySet(), c.memoryRemove(), c.memoryMove())
 }
 
-// memoryName is the server's name of the memory of OWNER/REPOSITORY.
-func memoryName(text string) string { return strings.ToLower(strings.ReplaceAll(text, "/", "-")) }
+// memoryName is the server's name of the memory of OWNER/REPOSITORY, or of the repository in a directory.
+func memoryName(ctx context.Context, text string) (string, error) {
+	if strings.HasPrefix(text, ".") || filepath.IsAbs(text) {
+		return worktree.Memory(ctx, text)
+	}
+	return strings.ToLower(strings.ReplaceAll(text, "/", "-")), nil
+}
 
 func (c commands) memoryList() *cobra.Command {
 	return cli.Listing(c.CLI, &cobra.Command{
@@ -46,7 +62,11 @@ func (c commands) memoryGet() *cobra.Command {
   harvest memory get owner/repository "how to test" -o json`,
 		Args: cli.Args(1, 2, "a repository, and at most one name"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			found, err := server.Memory(ctx, memoryName(args[0]))
+			name, err := memoryName(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			found, err := server.Memory(ctx, name)
 			if err != nil {
 				return err
 			}
@@ -86,8 +106,12 @@ func (c commands) memorySet() *cobra.Command {
 		Example: `  harvest memory set owner/repository "how to test" "make test" "it needs Docker"`,
 		Args:    cli.Args(3, -1, "a repository, a name and sentences"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			name, err := memoryName(ctx, args[0])
+			if err != nil {
+				return err
+			}
 			req.Observations = args[2:]
-			return server.Remember(ctx, memoryName(args[0]), args[1], req)
+			return server.Remember(ctx, name, args[1], req)
 		}),
 	}
 	cmd.Flags().StringVar(&req.Type, "type", "note", "kind of the entry")
@@ -109,8 +133,11 @@ func (c commands) memoryRemove() *cobra.Command {
 			return cli.Usage(cmd, "give a name or --all")
 		}
 		return c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			name := strings.Join(args[1:], "")
-			if err := server.Forget(ctx, memoryName(args[0]), name); err != nil {
+			name, err := memoryName(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			if err := server.Forget(ctx, name, strings.Join(args[1:], "")); err != nil {
 				return err
 			}
 			if !c.Quiet {
@@ -120,4 +147,63 @@ func (c commands) memoryRemove() *cobra.Command {
 		})(cmd, args)
 	}
 	return cmd
+}
+
+func (c commands) memoryMove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mv REPOSITORY REPOSITORY",
+		Short: "Add the memory of a repository to that of another one, and delete the first",
+		Example: `  harvest memory mv local-project .
+  harvest memory mv owner/old-name owner/new-name`,
+		Args: cli.Args(2, 2, "two repositories"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			from, err := memoryName(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			to, err := memoryName(ctx, args[1])
+			if err != nil {
+				return err
+			}
+			if err := server.MoveMemory(ctx, from, to); err != nil {
+				return err
+			}
+			if !c.Quiet {
+				fmt.Fprintf(c.Err, "moved to %s\n", to)
+			}
+			return nil
+		}),
+	}
+}
+
+// adoptMemory offers the memory that all repositories of this directory name shared in earlier versions to the first
+// session of a repository without an address. On a terminal it asks, elsewhere it prints the command.
+func (c commands) adoptMemory(ctx context.Context, server *client.Client, req api.SessionRequest) {
+	if req.Repo != "" || req.Identity == "" {
+		return
+	}
+	name := cmp.Or(req.Name, "work")
+	shared, own := names.Local(name, ""), names.Local(name, req.Identity)
+	all, err := server.Memories(ctx)
+	has := func(name string) bool {
+		return slices.ContainsFunc(all, func(m api.Memory) bool { return m.Name == name })
+	}
+	if err != nil || !has(shared) || has(own) {
+		return // at worst, the agent begins without old notes
+	}
+	_, in := cli.Terminal(c.In)
+	_, out := cli.Terminal(c.Err)
+	if in && out {
+		fmt.Fprintf(c.Err, "Earlier versions kept one memory for all repositories in directories named %s.\n"+
+			"Use it for this one? [y/N] ", name)
+		answer := bufio.NewScanner(c.In)
+		if answer.Scan() && strings.EqualFold(strings.TrimSpace(answer.Text()), "y") {
+			if err := server.MoveMemory(ctx, shared, own); err != nil {
+				c.Hint("the memory was not moved: %s", errors.Message(err))
+			}
+			return
+		}
+	}
+	c.Hint("the memory %s was shared by all repositories of that name; to use it here: harvest memory mv %s %s",
+		shared, shared, own)
 }

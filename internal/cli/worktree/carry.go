@@ -2,11 +2,15 @@ package worktree
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/api"
@@ -14,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/cli/chat"
 	harvestgit "github.com/RelevanceAI/harvest/internal/session/git"
+	"github.com/RelevanceAI/harvest/internal/session/memory/names"
 )
 
 // Carry describes the repository in dir in a request, and returns the part that has to be sent: its commits, and its
@@ -46,8 +51,9 @@ func Carry(ctx context.Context, dir string, committed bool, req *api.SessionRequ
 	cargo := &Cargo{top: top, depth: req.Depth, branch: req.Branch}
 	req.Depth = 0
 	if req.Repo == "" {
-		if req.Name = unfit().ReplaceAllString(filepath.Base(top), "-"); strings.Trim(req.Name, "-.") != req.Name {
-			req.Name = ""
+		req.Name = directoryName(top)
+		if req.Identity, err = identity(ctx, top); err != nil {
+			return nil, err
 		}
 	}
 	if err := cargo.uncommitted(ctx, committed || !here, hint); err != nil {
@@ -73,6 +79,50 @@ func origin(address string) string {
 		return ""
 	}
 	return address
+}
+
+// identity returns a digest that is the same for all work trees of a repository, and different for other repositories: of
+// its first commits, and of its path on this machine.
+func identity(ctx context.Context, top string) (string, error) {
+	dir, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	if err != nil {
+		return "", err
+	}
+	first, err := gitLine(ctx, top, "rev-list", "--max-parents=0", "HEAD")
+	if err != nil {
+		return "", err
+	}
+	commits := strings.Fields(first)
+	slices.Sort(commits)
+	sum := sha256.Sum256([]byte(strings.Join(append(commits, dir), "\n")))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Memory returns the name of the memory of the repository in dir, as a session that is started there has it.
+func Memory(ctx context.Context, dir string) (string, error) {
+	if said, err := commitOf(ctx, dir); err != nil {
+		return "", refused(err, said, dir, dir+": not a git repository with a commit", "name a repository: OWNER/NAME")
+	}
+	top, err := gitLine(ctx, dir, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", errors.Remedy(err, "run the command in a work tree of the repository")
+	}
+	if text, err := gitLine(ctx, top, "remote", "get-url", "origin"); err == nil {
+		if a, err := harvestgit.ParseAddress(origin(text)); err == nil {
+			return names.Of(a.Host, a.Owner(), a.Name()), nil
+		}
+	}
+	id, err := identity(ctx, top)
+	return names.Local(cmp.Or(directoryName(top), "work"), id), err
+}
+
+// directoryName returns the name of a session's directory for the repository at top; "" if none is like it.
+func directoryName(top string) string {
+	name := unfit().ReplaceAllString(filepath.Base(top), "-")
+	if strings.Trim(name, "-.") != name {
+		return ""
+	}
+	return name
 }
 
 // unfit matches the characters that the name of a session's directory must not contain.

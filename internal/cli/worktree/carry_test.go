@@ -227,6 +227,54 @@ func TestCarryOrigin(t *testing.T) {
 	}
 }
 
+// TestIdentity checks that repositories of one directory name have different memories, that all work trees of one have
+// the same memory, which further commits do not change, and that a repository with an origin has that of its address.
+// mission: C3
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	ctx, root := t.Context(), t.TempDir()
+	dirs := []string{filepath.Join(root, "a", "project"), filepath.Join(root, "b", "project")}
+	run := func(dir string, args ...string) {
+		t.Helper()
+		if _, err := git(ctx, dir, append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	memory := func(dir string) string {
+		t.Helper()
+		name, err := Memory(ctx, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		run(dir, "init", "-q")
+		run(dir, "commit", "-q", "--allow-empty", "-m", "first", "--date", "2026-01-01T00:00:00Z")
+	}
+	one := memory(dirs[0])
+	if !strings.HasPrefix(one, "local-project-") || memory(dirs[1]) == one {
+		t.Errorf("%s and %s, want different memories", one, memory(dirs[1]))
+	}
+	run(dirs[0], "commit", "-q", "--allow-empty", "-m", "second")
+	run(dirs[0], "worktree", "add", "-q", filepath.Join(root, "c", "project"))
+	for _, dir := range []string{dirs[0], filepath.Join(dirs[0], "sub"), filepath.Join(root, "c", "project")} {
+		if got := memory(dir); got != one {
+			t.Errorf("%s: %s, want %s", dir, got, one)
+		}
+	}
+	run(dirs[0], "remote", "add", "origin", "git@git.example.org:o/n.git")
+	if got := memory(dirs[0]); got != "git.example.org-o-n" {
+		t.Errorf("with an origin: %s", got)
+	}
+	if _, err := Memory(ctx, root); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("without a repository: %v", err)
+	}
+}
+
 // TestCarryAuthor checks that uncommitted changes are by the author that git would use, from the environment first.
 // mission: C3
 func TestCarryAuthor(t *testing.T) {

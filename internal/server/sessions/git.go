@@ -54,6 +54,8 @@ func (s *Service) memoryRoutes() []edge.Route {
 			Out: api.MemoryGraph{}, Status: 200},
 		{Method: "DELETE", Path: api.Memoried, Handle: s.deleteMemory, Scope: write,
 			Summary: "Delete the memory of a repository", Status: 204},
+		{Method: "POST", Path: api.MemoryMove, Handle: s.moveMemory, Scope: write,
+			Summary: "Add a memory to another one, and delete the first", In: api.MoveMemoryRequest{}, Status: 204},
 		{Method: "PUT", Path: api.MemoryEntity, Handle: s.putEntity, Scope: write,
 			Summary: "Store a memory entry; an earlier one of that name is replaced",
 			In:      api.EntityRequest{}, Status: 204},
@@ -128,6 +130,14 @@ func (s *Service) getMemory(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Service) deleteMemory(w http.ResponseWriter, r *http.Request) error {
 	return edge.NoContent(w, s.memories(r).Delete(r.Context(), r.PathValue("name")))
+}
+
+func (s *Service) moveMemory(w http.ResponseWriter, r *http.Request) error {
+	var req api.MoveMemoryRequest
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	return edge.NoContent(w, s.memories(r).Move(r.Context(), r.PathValue("name"), req.To))
 }
 
 func (s *Service) putEntity(w http.ResponseWriter, r *http.Request) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/records"
+	"github.com/RelevanceAI/harvest/internal/session/volumes"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 )
 
@@ -118,6 +119,7 @@ func Decode(data []byte) (in session.Request, err error) {
 	}
 	in = session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name,
+		Identity:  req.Identity,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, BundleID: req.BundleID,
 		Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
@@ -240,7 +242,7 @@ func sessionOut(s records.Session) api.Session {
 	return api.Session{
 		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
-		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),
+		Memory: volumes.Memory(s.Repositories()[0]), SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),
 		Status: string(s.Status), Reason: s.Reason,
 		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(),
 		Ended: s.Ended.UTC(),

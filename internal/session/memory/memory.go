@@ -28,7 +28,6 @@ const (
 
 	seeded  = ".seeded" // says that the volume was filled once
 	maxFile = 32 << 20  // bytes of a graph that is read
-	maxName = 120       // of a repository, in bytes: volumes' names are bounded
 )
 
 // Entity is something that is remembered, and what is known of it.
@@ -132,27 +131,6 @@ func (g Graph) Entity(name string) (Entity, bool) {
 	return g.Entities[i], true
 }
 
-// Name returns what a repository is called here: OWNER-NAME, with its host before if that is not github.com. "" if
-// there is no repository to speak of.
-func Name(host, owner, name string) string {
-	parts := []string{}
-	for _, part := range []string{host, owner, name} {
-		if part != "" && !strings.EqualFold(part, "github.com") {
-			parts = append(parts, part)
-		}
-	}
-	if name == "" {
-		return ""
-	}
-	text := strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' {
-			return c
-		}
-		return '-'
-	}, strings.ToLower(strings.Join(parts, "-")))
-	return strings.Trim(text[:min(len(text), maxName-len(Prefix))], "-.")
-}
-
 // Store is the memory of one account.
 type Store struct {
 	Volumes volume.Provider // the account's
@@ -224,15 +202,7 @@ func (s Store) Set(ctx context.Context, name string, e Entity) error {
 	if err := check(e); err != nil {
 		return err
 	}
-	if err := volume.CheckName(Prefix + name); err != nil {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid name of a memory: %.100q", name),
-			"give it as OWNER-REPOSITORY")
-	}
-	v, err := s.Volumes.Create(ctx, Prefix+name)
-	if err != nil {
-		return err
-	}
-	g, err := read(ctx, v)
+	v, g, err := s.create(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -280,6 +250,68 @@ func (s Store) Remove(ctx context.Context, name, entity string) error {
 	return write(ctx, v, g, nil)
 }
 
+// Move adds the memory of one name to that of another, and deletes the first. Of two entities with the same name, the
+// one in the second memory stays. NotFound if the first does not exist; Conflict while a sandbox uses it, when it may
+// remain beside its copy.
+func (s Store) Move(ctx context.Context, from, to string) error {
+	if from == to {
+		return errors.Newf(errors.Invalid, "memory %.100q: cannot be moved to itself", from)
+	}
+	old, err := s.open(ctx, from)
+	if err != nil {
+		return err
+	}
+	moved, err := read(ctx, old)
+	if err != nil {
+		return err
+	}
+	done, err := s.Seeded(ctx, from)
+	if err != nil {
+		return err
+	}
+	v, g, err := s.create(ctx, to)
+	if err != nil {
+		return err
+	}
+	g.add(moved)
+	marks := []string{}
+	if done {
+		marks = append(marks, seeded)
+	}
+	if err := write(ctx, v, g, marks); err != nil {
+		return err
+	}
+	return s.Volumes.Delete(ctx, Prefix+from)
+}
+
+// create returns the memory of that name, which may be new, and its graph.
+func (s Store) create(ctx context.Context, name string) (volume.Volume, Graph, error) {
+	if err := volume.CheckName(Prefix + name); err != nil {
+		return nil, Graph{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid name of a memory: %.100q", name),
+			"give it as OWNER-REPOSITORY")
+	}
+	v, err := s.Volumes.Create(ctx, Prefix+name)
+	if err != nil {
+		return nil, Graph{}, err
+	}
+	g, err := read(ctx, v)
+	return v, g, err
+}
+
+// add adds the entities and relations of another graph that g does not have.
+func (g *Graph) add(more Graph) {
+	for _, e := range more.Entities {
+		if _, known := g.Entity(e.Name); !known && check(e) == nil {
+			g.Entities = append(g.Entities, e)
+		}
+	}
+	for _, r := range more.Relations {
+		if !slices.Contains(g.Relations, r) {
+			g.Relations = append(g.Relations, r)
+		}
+	}
+}
+
 // Delete forgets everything of a repository. Conflict while a sandbox uses it.
 func (s Store) Delete(ctx context.Context, name string) error {
 	if _, err := s.open(ctx, name); err != nil {
@@ -294,28 +326,15 @@ func (s Store) Seed(ctx context.Context, name string, seed []byte) (bool, error)
 	if done, err := s.Seeded(ctx, name); err != nil || done {
 		return false, err
 	}
-	v, err := s.Volumes.Create(ctx, Prefix+name)
-	if err != nil {
-		return false, err
-	}
 	var begin Graph
 	if err := json.Unmarshal(seed, &begin); err != nil {
 		return false, errors.Explainf(err, errors.Invalid, "memory-seed.json is not understood")
 	}
-	g, err := read(ctx, v)
+	v, g, err := s.create(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	for _, e := range begin.Entities {
-		if _, known := g.Entity(e.Name); !known && check(e) == nil {
-			g.Entities = append(g.Entities, e)
-		}
-	}
-	for _, r := range begin.Relations {
-		if !slices.Contains(g.Relations, r) {
-			g.Relations = append(g.Relations, r)
-		}
-	}
+	g.add(begin)
 	return true, write(ctx, v, g, []string{seeded})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/session/memory"
+	"github.com/RelevanceAI/harvest/internal/session/memory/names"
 )
 
 func open(t *testing.T) memory.Store {
@@ -22,6 +23,51 @@ func open(t *testing.T) memory.Store {
 	}
 	t.Cleanup(func() { _ = all.Close() })
 	return memory.Store{Volumes: volume.Of(all, "")}
+}
+
+// TestMove checks that a moved memory is added to the other one, whose own entries stay, with the mark of its seed.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	s, ctx := open(t), t.Context()
+	set := func(name, entity, text string) {
+		t.Helper()
+		if err := s.Set(ctx, name, memory.Entity{Name: entity, Type: "note", Observations: []string{text}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Seed(ctx, "local-p", []byte(`{"entities":[{"name":"seed","entityType":"note"}],`+
+		`"relations":[{"from":"seed","to":"test","relationType":"knows"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	set("local-p", "test", "old")
+	set("local-p", "lint", "old")
+	set("local-p-0123", "test", "own")
+	if err := s.Move(ctx, "local-p", "local-p-0123"); err != nil {
+		t.Fatal(err)
+	}
+	g, err := s.Get(ctx, "local-p-0123")
+	want := memory.Graph{Entities: []memory.Entity{
+		{Name: "test", Type: "note", Observations: []string{"own"}},
+		{Name: "seed", Type: "note", Observations: []string{}},
+		{Name: "lint", Type: "note", Observations: []string{"old"}},
+	}, Relations: []memory.Relation{{From: "seed", To: "test", Type: "knows"}}}
+	if err != nil || cmp.Diff(want, g) != "" {
+		t.Errorf("%v\n%s", err, cmp.Diff(want, g))
+	}
+	if done, err := s.Seeded(ctx, "local-p-0123"); !done || err != nil {
+		t.Errorf("the moved memory would be seeded again: %v", err)
+	}
+	if _, err := s.Get(ctx, "local-p"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("the old memory is still there: %v", err)
+	}
+	for to, kind := range map[string]errors.Kind{"local-p-0123": errors.Invalid, "../x": errors.Invalid} {
+		if err := s.Move(ctx, "local-p-0123", to); errors.KindOf(err) != kind {
+			t.Errorf("to %q: %v, want %s", to, err, kind)
+		}
+	}
+	if err := s.Move(ctx, "nosuch", "local-p"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("without a memory: %v", err)
+	}
 }
 
 // TestSeed checks that the seed of the agent image fills a memory once: forgotten entries stay forgotten, and known
@@ -147,19 +193,14 @@ func TestOddFiles(t *testing.T) {
 	}
 }
 
-func TestName(t *testing.T) {
+// TestLongestName checks that volumes take the longest names of memories.
+func TestLongestName(t *testing.T) {
 	t.Parallel()
-	for want, parts := range map[string][3]string{
-		"owner-repo": {"github.com", "Owner", "Repo"}, "gitlab.com-a-b-c": {"gitlab.com", "a-b", "c"},
-		"g-8443-o-n": {"g:8443", "o", "n"}, "local-x": {"", "local", "x"}, "": {"github.com", "o", ""},
-	} {
-		if got := memory.Name(parts[0], parts[1], parts[2]); got != want {
-			t.Errorf("%v: %q, want %q", parts, got, want)
+	long := strings.Repeat("o", 200)
+	for _, name := range []string{names.Of("", long, "n"), names.Local(long, strings.Repeat("0", 64))} {
+		if err := volume.CheckName(memory.Prefix + name); err != nil {
+			t.Error(err)
 		}
-	}
-	long := memory.Name("", strings.Repeat("o", 200), "n")
-	if err := volume.CheckName(memory.Prefix + long); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/session/git"
 	"github.com/RelevanceAI/harvest/internal/session/memory"
+	"github.com/RelevanceAI/harvest/internal/session/memory/names"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 )
@@ -25,10 +26,10 @@ const (
 // Memory returns the name of the memory of a session's first repository; "" if it has none.
 func Memory(r workspace.Repository) string {
 	if a, err := git.ParseAddress(r.URL); err == nil {
-		return memory.Name(a.Host, a.Owner(), a.Name())
+		return names.Of(a.Host, a.Owner(), a.Name())
 	}
-	if name := r.Name(); name != "work" {
-		return memory.Name("", "local", name)
+	if name := r.Name(); name != "work" || r.Identity != "" {
+		return names.Local(name, r.Identity)
 	}
 	return ""
 }

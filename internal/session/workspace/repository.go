@@ -11,12 +11,15 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/session/git"
+	"github.com/RelevanceAI/harvest/internal/session/memory/names"
 )
 
 // Repository is a repository that a session works on.
 type Repository struct {
 	// URL has no credentials; it is "" for a repository that starts empty or has no origin.
-	URL        string `json:"url,omitempty"`
+	URL string `json:"url,omitempty"`
+	// Identity tells repositories without a URL apart that have the same name: they have separate memories.
+	Identity   string `json:"identity,omitempty"`
 	Branch     string `json:"branch,omitempty"` // starting branch; "" means the default
 	Depth      int    `json:"depth,omitempty"`  // depth of history; 0 means all
 	LFS        bool   `json:"lfs,omitempty"`    // fetch large files, too
@@ -93,6 +96,7 @@ func Named(all []Repository, name string) (Repository, error) {
 type Request struct {
 	Repositories []RepositoryRequest // the first may have no URL
 	Name         string              // of the first repository's directory; "" means that of its address
+	Identity     string              // of the first repository if it has no URL; "" if unknown
 	Subdir       string              // of the first repository, where the agent starts; "" means its top
 	Sent         Sent
 }
@@ -140,6 +144,12 @@ func Check(req Request) ([]Repository, error) {
 		}
 		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
 			Submodules: r.Submodules, Dir: dir})
+	}
+	if err := names.CheckIdentity(req.Identity); err != nil {
+		return nil, err
+	}
+	if first.URL == "" {
+		all[0].Identity = req.Identity
 	}
 	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir ||
 		strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
