@@ -26,6 +26,7 @@ standard output.
 The backup does not contain:
   secret.key, signing.key   With these and the database, anyone can read the secrets. Keep copies
                             elsewhere, or include them with --keys.
+  modal/authority.pem       Signs the certificates of Modal's tunnels. The same applies.
   images, volumes, files    Files of sandboxes and volumes are not records.
 
 To restore, unpack the archive into an empty directory of mode 0700, copy the key files there, and

@@ -41,6 +41,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/session"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
+	"github.com/RelevanceAI/harvest/internal/session/snapshots"
 	"github.com/RelevanceAI/harvest/internal/session/uploads"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
@@ -246,7 +247,8 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 	if err != nil {
 		return err
 	}
-	stop := collectDaily(ctx, a.cfg, eng.Images())
+	ended := snapshots.Collector{Fleet: a.fleet, Images: eng.Images(), Store: db.Sessions()}
+	stop := collectDaily(ctx, a.cfg, eng.Images(), ended.Collect)
 	a.then("the collection of images", func(context.Context) error { stop(); return nil })
 	provider, err := openOIDC(a.cfg.OIDC)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,7 +55,7 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 	fault.Point("backup.copied")
 	note := backupNote{Version: release.Version(), Time: time.Now().UTC().Truncate(time.Second),
 		Not: []string{"images", "volumes", "sandboxes"}}
-	files := []string{database}
+	files := map[string]string{databaseName: database} // paths, by the names in the backup
 	for _, name := range slices.Concat(backedUp, config.KeyFiles) {
 		path := filepath.Join(data, name)
 		if _, err := os.Stat(path); err != nil {
@@ -64,11 +65,9 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 			note.Needs = append(note.Needs, name)
 			continue
 		}
-		files = append(files, path)
+		files[name] = path
 	}
-	for _, path := range files {
-		note.Has = append(note.Has, filepath.Base(path))
-	}
+	note.Has = slices.Sorted(maps.Keys(files))
 	text, err := json.MarshalIndent(note, "", "  ")
 	if err != nil {
 		return errors.Wrapf(err, "write the manifest of the backup")
@@ -77,15 +76,15 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 	if err := addFile(tw, "backup.json", int64(len(text)), strings.NewReader(string(text))); err != nil {
 		return err
 	}
-	for _, path := range files {
-		if err := addPath(tw, path); err != nil {
+	for _, name := range note.Has {
+		if err := addPath(tw, name, files[name]); err != nil {
 			return err
 		}
 	}
 	return errors.Wrapf(tw.Close(), "write the backup")
 }
 
-func addPath(tw *tar.Writer, path string) error {
+func addPath(tw *tar.Writer, name, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return errors.Wrapf(err, "open a file for the backup")
@@ -95,7 +94,7 @@ func addPath(tw *tar.Writer, path string) error {
 	if err != nil {
 		return errors.Wrapf(err, "look at a file for the backup")
 	}
-	return addFile(tw, filepath.Base(path), info.Size(), f)
+	return addFile(tw, name, info.Size(), f)
 }
 
 func addFile(tw *tar.Writer, name string, size int64, from io.Reader) error {

@@ -104,10 +104,12 @@ const (
 	collectLook  = 5 * time.Minute // interval between checks: a background server does not live long
 )
 
-// collectDaily removes unneeded images once a day until the returned function is called.
-func collectDaily(ctx context.Context, cfg config.Config, images image.Builder) (stop func()) {
+// collectDaily removes unneeded images once a day until the returned function is called. sessions removes the files of
+// sessions that ended before a time.
+func collectDaily(ctx context.Context, cfg config.Config, images image.Builder,
+	sessions func(ctx context.Context, before time.Time) (int, error)) (stop func()) {
 	c, ok := images.(image.Collector)
-	if !ok || cfg.ImageGC.Age == 0 {
+	if !ok || cfg.ImageGC.Age == 0 && cfg.ImageGC.Sessions == 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -121,7 +123,7 @@ func collectDaily(ctx context.Context, cfg config.Config, images image.Builder) 
 				return
 			case <-tick.C:
 			}
-			if err := collect(ctx, cfg, c); err != nil && ctx.Err() == nil {
+			if err := collect(ctx, cfg, c, sessions); err != nil && ctx.Err() == nil {
 				logf.Errorf(ctx, "collect images: %v", err)
 			}
 		}
@@ -133,7 +135,8 @@ func collectDaily(ctx context.Context, cfg config.Config, images image.Builder) 
 }
 
 // collect collects images unless it was done within a day. The mtime of a file records the last time.
-func collect(ctx context.Context, cfg config.Config, c image.Collector) error {
+func collect(ctx context.Context, cfg config.Config, c image.Collector,
+	sessions func(ctx context.Context, before time.Time) (int, error)) (err error) {
 	mark := filepath.Join(cfg.Data, "images", ".collected")
 	if info, err := os.Stat(mark); err == nil && time.Since(info.ModTime()) < collectEvery {
 		return nil
@@ -141,10 +144,19 @@ func collect(ctx context.Context, cfg config.Config, c image.Collector) error {
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		return err
 	}
-	done, err := c.Collect(ctx, image.Collection{Age: cfg.ImageGC.Age, Size: cfg.ImageGC.Size})
+	if cfg.ImageGC.Sessions > 0 {
+		var n int
+		if n, err = sessions(ctx, time.Now().Add(-cfg.ImageGC.Sessions)); n > 0 {
+			logf.Infof(ctx, "removed the files of sessions: %d snapshots", n)
+		}
+	}
+	if cfg.ImageGC.Age == 0 {
+		return err
+	}
+	done, e := c.Collect(ctx, image.Collection{Age: cfg.ImageGC.Age, Size: cfg.ImageGC.Size})
 	if done.Freed > 0 {
 		logf.Infof(ctx, "removed %d unused images; with the build cache that freed %s", len(done.Images),
 			units.BytesSize(float64(done.Freed)))
 	}
-	return err
+	return errors.Join(err, e)
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -13,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 	"github.com/RelevanceAI/harvest/internal/session/records"
+	"github.com/RelevanceAI/harvest/internal/session/snapshots"
 )
 
 // keeping is the scripted agent with a file for its conversation.
@@ -188,4 +190,46 @@ func TestContinueWithRecord(t *testing.T) {
 	w = h.watch(last.ID)
 	w.until(t, records.EventRecalled)
 	w.status(t, records.Done)
+}
+
+// TestFilesOfEndedSessionsAreCollected checks that the files of a session are removed once its end is long ago, and not
+// while a session that continues it needs them.
+func TestFilesOfEndedSessionsAreCollected(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	collector := snapshots.Collector{Fleet: h.fleet, Images: h.engine.Images(), Store: h.sessions}
+	collect := func(before time.Time, want int) {
+		t.Helper()
+		if n, err := collector.Collect(t.Context(), before); n != want || err != nil {
+			t.Errorf("removed %d snapshots, %v; want %d", n, err, want)
+		}
+	}
+	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "remember the heron"})
+	h.watch(s.ID).status(t, records.Done)
+	collect(time.Now().Add(time.Hour), 0)
+	if err := h.End(t.Context(), account, s.ID); err != nil {
+		t.Fatal(err)
+	}
+	collect(mustGet(t, h, s.ID).Ended.Add(-time.Second), 0)
+	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on"})
+	h.watch(next.ID).status(t, records.Done)
+	collect(time.Now().Add(time.Hour), 0)
+	if err := h.End(t.Context(), account, next.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{s.ID, next.ID} {
+		if got := h.wrote(t, id); !strings.Contains(got, "+- remember the heron") {
+			t.Errorf("%s before its files are collected: %s", id, got)
+		}
+	}
+	collect(time.Now().Add(time.Hour), 2)
+	for _, id := range []string{s.ID, next.ID} {
+		if _, err := h.Diff(t.Context(), account, id, ""); errors.KindOf(err) != errors.Gone {
+			t.Errorf("%s: %v, want Gone", id, err)
+		}
+	}
+	if _, err := h.Create(t.Context(), account, session.Request{Continues: s.ID}); errors.KindOf(err) != errors.Gone {
+		t.Errorf("continued without files: %v, want Gone", err)
+	}
+	collect(time.Now().Add(time.Hour), 0)
 }

@@ -174,5 +174,9 @@ func (m *Manager) filesOf(ctx context.Context, s records.Session) (string, error
 	case box.SnapshotID == "":
 		return "", filesGone(s.ID)
 	}
-	return box.SnapshotID, nil
+	_, err = m.opts.Fleet.ImageID(ctx, s.Account, box.SnapshotID)
+	if errors.KindOf(err) == errors.NotFound { // collected, or removed by the user
+		return "", filesGone(s.ID)
+	}
+	return box.SnapshotID, err
 }

@@ -21,8 +21,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// KeyFiles are the files of the data directory with which anyone can read the secrets of its database.
-var KeyFiles = []string{"secret.key", "signing.key"}
+// KeyFiles are the files of the data directory with private keys. With the first two, anyone can read the secrets of its
+// database. The third, which exists once Modal's protocol was served, signs certificates of tunnels on this machine.
+var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem"}
 
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
@@ -225,6 +226,8 @@ type ImageLimits struct {
 type ImageGC struct {
 	Age  time.Duration // unused for this time; 0 means no automatic removal
 	Size int64         // and above this total of bytes; 0 means no limit
+	// Sessions is how long the files of a session stay after its end; 0 means for ever.
+	Sessions time.Duration
 }
 
 // Log configures the log.
@@ -265,7 +268,7 @@ func Default(env func(string) string) Config {
 		IdleExit:       10 * time.Minute,
 		CertificateDir: "/usr/local/share/ca-certificates",
 		ImageLimits:    ImageLimits{Bytes: 32 << 30, Files: 4_000_000},
-		ImageGC:        ImageGC{Age: 7 * 24 * time.Hour},
+		ImageGC:        ImageGC{Age: 7 * 24 * time.Hour, Sessions: 30 * 24 * time.Hour},
 		Log:            Log{Level: slog.LevelInfo, Format: "text"},
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 		Ports:          Ports{Domain: "*.localhost"},

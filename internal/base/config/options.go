@@ -154,16 +154,14 @@ var options = []option{
 		func(c *Config) *int { return &c.ImageLimits.Files },
 		between[int](100, 1<<30, "a number from 100 to 1073741824")),
 	opt("image_gc.age", "time without use after which unnamed images are removed, checked once a day; 0 means never",
-		func(c *Config) *time.Duration { return &c.ImageGC.Age }, func(v time.Duration) string {
-			if v == 0 || v >= time.Hour {
-				return ""
-			}
-			return "write a duration of at least 1h, such as 168h, or 0"
-		}),
+		func(c *Config) *time.Duration { return &c.ImageGC.Age }, hoursOrZero),
 	opt("image_gc.size",
 		"maximum size of all images; the least recently used unnamed ones beyond it are removed; 0 means no limit",
 		func(c *Config) *int64 { return &c.ImageGC.Size },
 		between[int64](0, 1<<60, "a size such as 50GiB, or 0 for no limit")),
+	opt("image_gc.sessions",
+		"time after the end of a session after which its files are removed, checked once a day; 0 means never",
+		func(c *Config) *time.Duration { return &c.ImageGC.Sessions }, hoursOrZero),
 	opt("server.listen", "TCP address of harvest up, host:port; none for the Unix socket only",
 		func(c *Config) *string { return &c.Server.Listen }, listenable),
 	opt("server.tls_cert", "file of a TLS certificate, with its chain",
@@ -466,4 +464,12 @@ func Prefixes(texts []string) ([]netip.Prefix, error) {
 		all = append(all, p.Masked())
 	}
 	return all, nil
+}
+
+// hoursOrZero accepts 0 and durations of at least an hour.
+func hoursOrZero(v time.Duration) string {
+	if v == 0 || v >= time.Hour {
+		return ""
+	}
+	return "write a duration of at least 1h, such as 168h, or 0"
 }
