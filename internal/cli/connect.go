@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
@@ -25,8 +27,18 @@ func (c *CLI) remoteServer() (*client.Client, error) {
 	}
 	logf.Redact(c.Env(EnvKey))
 	server, err := client.At(c.Env(EnvURL), c.Env(EnvKey))
-	return server, errors.Wrapf(err, "%s", EnvURL)
+	if err != nil {
+		return nil, errors.Wrapf(err, "%s", EnvURL)
+	}
+	var once sync.Once
+	server.OnWait(silence, func() {
+		once.Do(func() { c.Notef("waiting for the server at %s…", c.Env(EnvURL)) })
+	})
+	return server, nil
 }
+
+// silence is how long a server on another machine may be silent before the wait is reported.
+const silence = 5 * time.Second
 
 // Existing returns a client of a running server. Unavailable without one.
 func (c *CLI) Existing(ctx context.Context, cfg config.Config) (*client.Client, error) {
