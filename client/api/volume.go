@@ -39,8 +39,8 @@ type VolumeSyncRequest struct {
 	List      bool   `json:"list,omitempty"`     // list the bucket to find changes by other clients
 	Contents  bool   `json:"contents,omitempty"` // compare contents, not sizes and times
 	DryRun    bool   `json:"dry_run,omitempty"`  // return the plan only
-	// DeleteMany allows the sync to delete most files of a side, or all files of a volume whose location in S3 is
-	// empty. Otherwise such a sync is refused.
+	// DeleteMany allows the sync to delete most files of a side, or all because the other side is empty. Otherwise
+	// such a sync is refused.
 	DeleteMany bool `json:"delete_many,omitempty"`
 }
 

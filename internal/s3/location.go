@@ -4,6 +4,7 @@ package s3
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // Location is the place of files in S3, and the way to reach it.
 type Location struct {
 	Bucket string
-	// Prefix precedes all keys; a slash is appended. "" is the whole bucket.
+	// Prefix precedes all keys; a slash is appended if it has none. "" is the whole bucket.
 	Prefix string
 	// Region is the bucket's region, such as "eu-central-1". "" uses the environment, or else
 	// us-east-1.
@@ -69,9 +70,8 @@ func (l Location) Check() error {
 		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix),
 			tree.MaxKey/2)
 	}
-	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid prefix %.100q", l.Prefix),
-			"use names with slashes between them, none of them '.' or '..'")
+	if err := l.checkPrefix(); err != nil {
+		return err
 	}
 	if l.Endpoint != "" {
 		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
@@ -88,6 +88,29 @@ func (l Location) Check() error {
 		return errors.Newf(errors.Invalid, "the access key is incomplete: its id or its secret is missing")
 	}
 	return l.checkRole()
+}
+
+// checkPrefix returns Invalid for a prefix whose parts cannot be directories, and for one in the reserved directory of
+// another place.
+func (l Location) checkPrefix() error {
+	p := strings.TrimSuffix(l.Prefix, "/")
+	if l.Prefix == "" || p != "" && tree.ValidPath(p) && !slices.Contains(strings.Split(p, "/"), tree.Reserved) {
+		return nil
+	}
+	parts := slices.DeleteFunc(strings.Split(l.Prefix, "/"), func(part string) bool { return part == "" })
+	without := strings.Join(append([]string{"s3://" + l.Bucket}, parts...), "/")
+	switch {
+	case slices.Contains(parts, tree.Reserved):
+		return errors.Remedy(errors.Newf(errors.Invalid,
+			"invalid prefix %.100q: Harvest stores its own objects beneath %s of every place", l.Prefix, tree.Reserved),
+			"choose a prefix without %s", tree.Reserved)
+	case strings.HasPrefix(l.Prefix, "/") || strings.Contains(l.Prefix, "//"):
+		return errors.Remedy(errors.Newf(errors.Invalid,
+			"invalid prefix %.100q: an empty name between slashes cannot be a directory", l.Prefix),
+			"write %.200s, or store the objects under keys without empty names", without)
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "invalid prefix %.100q", l.Prefix),
+		"use names with slashes between them, none of them '.' or '..'")
 }
 
 // regionName restricts regions to characters that AWS uses, since a region becomes part of a host

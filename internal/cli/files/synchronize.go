@@ -83,7 +83,7 @@ interrupted one.
 	f.BoolVar(&req.List, "list", false, "list all objects, to see changes that others made in the bucket")
 	f.BoolVar(&req.Contents, "contents", false, "compare contents, not only sizes and times")
 	f.BoolVar(&req.DeleteMany, "delete-many", false,
-		"allow the sync to delete most files of a side, or all if the S3 location is empty")
+		"allow the sync to delete most files of a side, or all because the other side is empty")
 	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "print the plan, and do nothing")
 	return c.WithOutput(cmd, cli.FormatTable)
 }
@@ -126,7 +126,7 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 	cmd.Flags().BoolVar(&down, "down", false, "download from S3 into the volume")
 	cmd.Flags().BoolVar(&both, "both", false, "synchronize in both directions, deletions included")
 	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false,
-		"allow --both to delete most files of a side, or all if the S3 location is empty")
+		"allow --both to delete most files of a side, or all because the other side is empty")
 	return c.WithOutput(cmd, cli.FormatTable)
 }
 

@@ -145,7 +145,7 @@ func (b *Bucket) patiently(o *sdk.Options) {
 }
 
 func cleanPrefix(prefix string) string {
-	if prefix = strings.Trim(prefix, "/"); prefix == "" {
+	if prefix = strings.TrimSuffix(prefix, "/"); prefix == "" {
 		return ""
 	}
 	return prefix + "/"

@@ -3,8 +3,11 @@ package tree
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // Reserved is the directory below a prefix for objects of Harvest that are not files of the volume.
@@ -96,6 +99,47 @@ func DecodeKey(key string) (string, bool) {
 		return "", false
 	}
 	return path, true
+}
+
+// KeyProblem explains why DecodeKey refuses a key. Keys with control characters are not read: XML cannot hold most of
+// them, the same path would have two keys, and lists would not be in the order of paths.
+func KeyProblem(key string) error {
+	problem := func(format string, args ...any) error {
+		return errors.Remedy(errors.Newf(errors.Unsupported, format, args...), "give the object another key")
+	}
+	if strings.IndexByte(key, 0) >= 0 {
+		return problem("its key has a NUL, which no file name can have")
+	}
+	for part := range strings.SplitSeq(key, "/") {
+		switch {
+		case part == "":
+			return problem("its key has an empty name between slashes, so it is not a path")
+		case part == "." || part == "..":
+			return problem("its key has the name %s, so it is not a path below the volume", part)
+		case len(part) > MaxName:
+			return problem("its key has a name of %d bytes; file names have at most %d", len(part), MaxName)
+		}
+	}
+	if len(key) > maxPath {
+		return problem("its key has %d bytes, more than any path", len(key))
+	}
+	written := EncodePath(key)
+	for rest := key; rest != ""; {
+		r, n := utf8.DecodeRuneInString(rest)
+		if awkward(r, n) {
+			what := fmt.Sprintf("the character %U", r)
+			if r == utf8.RuneError && n <= 1 {
+				what = fmt.Sprintf("the byte 0x%02X, which is not UTF-8", rest[0])
+			}
+			return errors.Remedy(errors.Newf(errors.Unsupported,
+				"its key has %s; Harvest reads and writes such characters in keys as escapes only", what),
+				"give the object the key %q", written)
+		}
+		rest = rest[n:]
+	}
+	return errors.Remedy(errors.Newf(errors.Unsupported,
+		"its key has an escape (%s and two digits) that Harvest does not write", escape),
+		"give the object the key %q if its name is meant literally", written)
 }
 
 // ValidPath reports whether path is slash-separated, relative, and without empty, "." or ".."

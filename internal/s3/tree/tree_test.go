@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -208,4 +209,31 @@ func write(t *testing.T, dir, path, content string) {
 	path = filepath.Join(dir, path)
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+// TestKeyProblems checks that each key which is not a path is refused with its own reason, and that the key in the
+// remedy is one that has this very path.
+// mission: 3.2
+func TestKeyProblems(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{"a\x00b": "NUL", "a//b": "empty name", "/a": "empty name", "a/": "empty name",
+		"./a": "the name .,", "a/../b": "the name ..,", strings.Repeat("w", 256): "256 bytes"} {
+		if err := KeyProblem(key); !strings.Contains(errors.Message(err), want) || errors.RemedyOf(err) == "" {
+			t.Errorf("%.20q: %v; %s", key, err, errors.RemedyOf(err))
+		}
+	}
+	for key, want := range map[string]string{"new\tline": "U+0009", "d\n/f": "U+000A", "\x1b[0m": "U+001B", "del\x7f": "U+007F",
+		"\ufffe": "U+FFFE", "\uffff": "U+FFFF", "latin\xe9": "0xE9", "%~41": "escape", "%~zz": "escape"} {
+		if _, ok := DecodeKey(key); ok {
+			t.Errorf("%q is accepted", key)
+		}
+		err := KeyProblem(key)
+		quoted := strconv.Quote(EncodePath(key))
+		if !strings.Contains(errors.Message(err), want) || !strings.Contains(errors.RemedyOf(err), quoted) {
+			t.Errorf("%q: %v; %s", key, err, errors.RemedyOf(err))
+		}
+		if path, ok := DecodeKey(EncodePath(key)); !ok || path != key {
+			t.Errorf("the key in the remedy has the path %q, not %q", path, key)
+		}
+	}
 }

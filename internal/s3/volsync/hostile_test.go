@@ -48,14 +48,17 @@ func TestHostileKeys(t *testing.T) {
 	must(t, os.Mkdir(back, 0o755))
 	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
-	failed := map[string]bool{}
+	failed, reasons := map[string]bool{}, map[string]string{}
 	for _, f := range stats.Failures {
-		failed[f.Path] = true
+		failed[f.Path], reasons[f.Path] = true, f.Reason+"; "+f.Remedy
 	}
 	for _, key := range bad {
 		if !failed[key] {
 			t.Errorf("nothing was said of %q: %v", key, slices.Sorted(maps.Keys(failed)))
 		}
+	}
+	if got := reasons["new\tline"]; !strings.Contains(got, "U+0009") || !strings.Contains(got, `"new%~09line"`) {
+		t.Errorf("the reason of a tab is %q", got)
 	}
 	if !failed["a"] && !failed["a/b"] {
 		t.Error("a file and a directory have one name, and nothing was said")
@@ -71,9 +74,8 @@ func TestHostileKeys(t *testing.T) {
 	}
 	// A mirror deletes objects that the volume does not have, and none that the volume could not have had.
 	empty := t.TempDir()
-	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: plan.Up, Mirror: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = Sync(t.Context(), openTree(t, empty), b, Options{Direction: plan.Up, Mirror: true, DeleteMany: true})
+	must(t, err)
 	for _, key := range bad {
 		if o, err := store.HeadObject("keys", "work/"+key); err != nil || o == nil {
 			t.Errorf("%q was deleted: %v", key, err)

@@ -124,6 +124,7 @@ func TestKilledBeforeArrival(t *testing.T) {
 	all, direct, _ := machines(t, 2)
 	one, two := all[0], all[1]
 	write(t, one.dir, "deleted", "content")
+	write(t, one.dir, "stays", "content")
 	one.both(t)
 	e, err := direct.Stat(t.Context(), "deleted")
 	must(t, err)

@@ -71,7 +71,8 @@ func TestOnlyDeletesBeneath(t *testing.T) {
 	}
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	for only, want := range map[string]int64{"part": 1, "deep/er": 2} { // the directory deep/er, and the file
-		if stats := mustSync(t, dir, b, Options{Direction: plan.Up, Mirror: true, Only: only}); stats.Deleted != want {
+		if stats := mustSync(t, dir, b, Options{Direction: plan.Up, Mirror: true, Only: only,
+			DeleteMany: true}); stats.Deleted != want {
 			t.Errorf("%s: %s", only, stats)
 		}
 	}
@@ -84,7 +85,7 @@ func TestOnlyDeletesBeneath(t *testing.T) {
 	// Down: the directories above the path stay, and so do their other files.
 	write(t, back, "mine/too", "stays")
 	write(t, back, "mine/part/x", "goes")
-	mustSync(t, back, b, Options{Direction: plan.Down, Mirror: true, Only: "mine/part"})
+	mustSync(t, back, b, Options{Direction: plan.Down, Mirror: true, Only: "mine/part", DeleteMany: true})
 	if got := snapshot(t, back); got["mine/too"] == "" || got["mine/part/x"] != "" {
 		t.Errorf("there is %q", slices.Sorted(maps.Keys(got)))
 	}

@@ -107,7 +107,7 @@ func (r *run) replan(ctx context.Context, j *job) error {
 		now.ETag == a.Avoid {
 		a.Op = plan.Upload
 	}
-	r.guard.Planned(&a)
+	r.guard.Replanned(&j.Action, &a)
 	j.Action = a
 	return nil
 }

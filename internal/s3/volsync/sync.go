@@ -83,8 +83,8 @@ type Options struct {
 	Plan   func(plan.Action)
 	DryRun bool
 	// DeleteMany allows a sync to delete MaxDeleteFiles or more files that are more than
-	// MaxDeletePercent of a side's files, or all files of a volume whose place is empty. Otherwise
-	// such a sync fails with Conflict before it deletes anything. 0 selects the defaults.
+	// MaxDeletePercent of a side's files, or all files of a side because the other side has none.
+	// Otherwise such a sync fails with Conflict before it deletes anything. 0 selects the defaults.
 	DeleteMany       bool
 	MaxDeleteFiles   int
 	MaxDeletePercent int

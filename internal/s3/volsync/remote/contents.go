@@ -210,8 +210,7 @@ func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 			}
 			path, ok := tree.DecodeKey(strings.TrimSuffix(o.Key, "/"))
 			if !ok {
-				if !yield(item{key: o.Key, err: errors.Newf(errors.Unsupported,
-					"its key is not a path below the volume")}, nil) {
+				if !yield(item{key: o.Key, err: tree.KeyProblem(strings.TrimSuffix(o.Key, "/"))}, nil) {
 					return
 				}
 				continue
