@@ -73,6 +73,7 @@ type SyncedPath struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
+	Copy   string `json:"copy,omitempty"` // path of the copy that the decision about a conflict made
 }
 
 // PlannedAction is an action of a dry run.
@@ -81,6 +82,7 @@ type PlannedAction struct {
 	Path     string `json:"path"`
 	Size     int64  `json:"size_bytes,omitempty"`
 	Conflict string `json:"conflict,omitempty"`
+	Copy     string `json:"copy,omitempty"`   // path of the copy of the bucket's file, in case of a conflict
 	Reason   string `json:"reason,omitempty"` // of "skip"
 }
 

@@ -156,7 +156,7 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 func (r *run) deleteFirst(ctx context.Context, j *job) {
 	d, again, err := r.doom(ctx, j)
 	if errors.Is(err, errors.NotFound) {
-		j.Conflict, j.CopyTo = "", "" // nothing is left to keep
+		j.Settled() // nothing is left to keep
 		return
 	}
 	if again {
@@ -485,7 +485,7 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
 			return kept(j.Local, want), nil
 		}
 	}
-	at, err := r.t.SetMeta(want, r.restoring())
+	at, err := r.setMeta(want, j.Local)
 	e := *want
 	return arrived(&e, at, err)
 }
@@ -518,7 +518,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		err := r.still(&j.Action)
 		if err == nil {
-			_, err = r.t.Link(j.Remote.Link, j.Path)
+			_, err = r.linkTo(j)
 		}
 		if err != nil {
 			// If its other name could not be restored, the file has its own object.
@@ -580,6 +580,14 @@ func (r *run) finishLocal(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.unsettled.Settle(r.stats.Failed == 0 && r.o.Only == "")
+}
+
+// linkTo makes the path of a job another name of a file.
+func (r *run) linkTo(j *job) (*tree.Entry, error) {
+	if now, err := r.t.Lstat(j.Remote.Link); err == nil && now != nil {
+		r.relink(now, nil)
+	}
+	return r.t.Link(j.Remote.Link, j.Path)
 }
 
 // beneathFirst sorts directories so that each comes after those beneath it. Of several with one path, it keeps the

@@ -83,20 +83,52 @@ func (r *run) stillIs(a *plan.Action, now *tree.Entry) error {
 		return tree.ErrChanged
 	}
 	if now.Nlink > 1 {
-		r.relinked.Store(now.Inode, true)
+		r.relink(now, nil)
 	}
 	return nil
 }
 
-// isStill reports whether a file or link is as it was. If the sync itself replaced or removed another name of the same
-// inode, its ctime has changed since, and proves nothing: then size, mtime and other metadata decide.
+// relink notes that the sync is about to change the ctime of an inode with several names: it replaces or removes one of
+// them, adds one, or, if meta is not nil, gives the inode the metadata of meta.
+func (r *run) relink(now, meta *tree.Entry) {
+	if meta == nil {
+		r.relinked.LoadOrStore(now.Inode, meta)
+		return
+	}
+	r.relinked.Store(now.Inode, meta)
+}
+
+// isStill reports whether a file or link is as it was. If the sync itself changed the inode through another name, its
+// ctime proves nothing: then size, mtime and other metadata decide, which may be those that the sync has set.
 func (r *run) isStill(was, now *tree.Entry) bool {
 	if now.Inode != was.Inode || now.Change == was.Change {
 		return now.Inode == was.Inode
 	}
-	_, relinked := r.relinked.Load(now.Inode)
-	return relinked && now.Size == was.Size && now.Mode == was.Mode && now.UID == was.UID &&
-		now.GID == was.GID && now.ModTime == r.t.StoredTime(was.ModTime)
+	if _, relinked := r.relinked.Load(now.Inode); !relinked || now.Size != was.Size {
+		return false
+	}
+	set := r.set(now)
+	return r.sameStat(now, was) || set != nil && r.sameStat(now, set)
+}
+
+// set returns an entry with the metadata that the sync itself gave an inode with several names, or nil.
+func (r *run) set(now *tree.Entry) *tree.Entry {
+	meta, _ := r.relinked.Load(now.Inode)
+	set, _ := meta.(*tree.Entry)
+	return set
+}
+
+// sameStat reports whether a file of the volume has the metadata of e, as far as stat returns it.
+func (r *run) sameStat(now, e *tree.Entry) bool {
+	return now.Mode == e.Mode && now.UID == e.UID && now.GID == e.GID && now.ModTime == r.t.StoredTime(e.ModTime)
+}
+
+// setMeta gives a file, link or directory of the volume, whose current entry is now, the metadata of e.
+func (r *run) setMeta(e, now *tree.Entry) (*tree.Entry, error) {
+	if now.Kind == tree.File && now.Nlink > 1 {
+		r.relink(now, r.restored(e, now))
+	}
+	return r.t.SetMeta(e, r.restoring())
 }
 
 func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *plan.Action) (*tree.Entry, error) {

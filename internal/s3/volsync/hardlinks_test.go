@@ -135,3 +135,42 @@ func TestUnchangedInode(t *testing.T) {
 		t.Error("its content changed: the file counts as unchanged")
 	}
 }
+
+// TestDeletionBesideNewLink deletes a name of a file on one machine that gives it other names, while the other machine
+// gives it one of these, too. The deletion arrives, although the sync itself changes the file's ctime with a new name.
+// mission: 2.2, 3.1
+func TestDeletionBesideNewLink(t *testing.T) {
+	t.Parallel()
+	all, direct, _ := machines(t, 2)
+	one, two := all[0], all[1]
+	write(t, one.dir, "n", "content")
+	settle(t, one, two)
+	for _, name := range []string{"a", "z"} {
+		must(t, os.Link(filepath.Join(two.dir, "n"), filepath.Join(two.dir, name)))
+	}
+	must(t, os.Remove(filepath.Join(two.dir, "n")))
+	two.both(t)
+	must(t, os.Link(filepath.Join(one.dir, "n"), filepath.Join(one.dir, "a")))
+	one.both(t)
+	settle(t, one, two)
+	gone(t, direct, "n", one, two)
+}
+
+// TestDeletionBesideNewMode deletes a name of a file and changes the file's mode on one machine. The deletion arrives
+// on the other one, which changes the mode through another name first or last.
+// mission: 2.2, 3.1
+func TestDeletionBesideNewMode(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a", "z"} {
+		all, direct, _ := machines(t, 2)
+		one, two := all[0], all[1]
+		linked(t, one.dir, "content", name, "n")
+		settle(t, one, two)
+		must(t, os.Remove(filepath.Join(two.dir, "n")))
+		must(t, os.Chmod(filepath.Join(two.dir, name), 0o600))
+		two.both(t)
+		one.both(t)
+		settle(t, one, two)
+		gone(t, direct, "n", one, two)
+	}
+}

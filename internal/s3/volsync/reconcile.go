@@ -44,7 +44,8 @@ func (r *run) reconcile(ctx context.Context, a *plan.Action) error {
 		return context.Cause(ctx)
 	}
 	if same {
-		a.Op, a.Conflict, a.CopyTo, a.Remote = plan.UpdateRemote, "", "", rem
+		a.Settled()
+		a.Op, a.Remote = plan.UpdateRemote, rem
 	}
 	return nil
 }
@@ -115,6 +116,10 @@ func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*plan.
 		return all, nil
 	}
 	local.Xattrs = e.Xattrs
-	want := r.p.Restored(base, &e)
-	return &plan.Change{Meta: !plan.SameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
+	for _, want := range []*tree.Entry{r.p.Restored(base, &e), r.set(&e)} {
+		if want != nil && plan.SameMeta(&e, want) && maps.Equal(e.Xattrs, want.Xattrs) {
+			return &plan.Change{}, nil
+		}
+	}
+	return &plan.Change{Meta: true}, nil
 }

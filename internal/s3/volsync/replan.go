@@ -1,11 +1,9 @@
 package volsync
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
@@ -84,7 +82,9 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	a := plan.Decide(r.p, j.Local, j.Base, now, read)
 	conflict := a.Conflict != ""
 	if j.CopyTo == "" { // otherwise the conflict of the earlier plan has had no effect yet
-		a.Conflict = cmp.Or(a.Conflict, j.Conflict)
+		if a.Conflict == "" {
+			a.Conflict, a.Copy = j.Conflict, j.Copy
+		}
 	}
 	a.Path, a.Kind, a.Was, a.Empty = j.Path, j.Kind, j.Was, j.Empty
 	if a.CopyTo == "" && r.o.Direction == plan.Up && a.Op == plan.Upload && now != nil && now.Kind != tree.Dir &&
@@ -183,17 +183,16 @@ func (r *run) saveCopy(ctx context.Context, j *job) error {
 	} else if err != nil {
 		return err
 	}
-	j.Conflict = strings.TrimSuffix(j.Conflict, j.CopyTo) + to
-	j.CopyTo = "" // the copy stays even if a later step fails
+	j.Kept(to) // the copy stays even if a later step fails
 	r.oncemore.Store(true)
 	return nil
 }
 
 // saveThere makes the server copy an object beside the one that replaces it.
 func (r *run) saveThere(ctx context.Context, j *job) error {
-	planned, key := j.CopyTo, ""
+	planned, to, key := j.CopyTo, j.CopyTo, ""
 	for n := 2; ; n++ {
-		key = (&tree.Entry{Path: j.CopyTo, Kind: tree.File}).KeyUnder(r.b.Prefix())
+		key = (&tree.Entry{Path: to, Kind: tree.File}).KeyUnder(r.b.Prefix())
 		err := r.b.Holds(ctx, key, object.Condition{Absent: true})
 		if err == nil {
 			break
@@ -201,9 +200,8 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 		if !errors.Is(err, object.ErrChangedObject) || n > maxCopies {
 			return err
 		}
-		j.CopyTo = plan.BesideName(planned, fmt.Sprintf("-%d", n))
+		to = plan.BesideName(planned, fmt.Sprintf("-%d", n))
 	}
-	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.CopyTo
 	if j.Remote.Size > object.MaxCopy {
 		return errors.Remedy(errors.Newf(errors.Conflict,
 			"another program stored another object of more than 5 GiB meanwhile"),
@@ -212,7 +210,7 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 	if _, err := r.b.CopyFrom(ctx, r.b, j.Remote.KeyUnder(r.b.Prefix()), key, j.Remote.ETag); err != nil {
 		return err
 	}
-	j.CopyTo = ""
+	j.Kept(to)
 	return nil
 }
 
@@ -232,7 +230,7 @@ func (r *run) setAside(path string) error {
 	r.count(func(s *Stats) {
 		s.Conflicts++
 		if len(s.Decided) < maxNamed {
-			s.Decided = append(s.Decided, Failure{Path: path, Reason: plan.KeptAsideDir + to})
+			s.Decided = append(s.Decided, Failure{Path: path, Reason: plan.KeptAsideDir + to, Copy: to})
 		}
 	})
 	return nil
@@ -282,7 +280,7 @@ func (r *run) mergeHere(j *job) error {
 	if err := r.still(&j.Action); err != nil {
 		return err
 	}
-	at, err := r.t.SetMeta(want, r.restoring())
+	at, err := r.setMeta(want, &have)
 	if err != nil {
 		return err
 	}

@@ -143,6 +143,8 @@ type Failure struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 	Remedy string `json:"remedy,omitempty"`
+	// Copy is the path of the copy that the decision about a conflict made.
+	Copy string `json:"copy,omitempty"`
 }
 
 // maxNamed is the maximum number of failures with a name.
@@ -196,7 +198,8 @@ type run struct {
 	stats Stats
 
 	links map[[2]uint64]string // inode to the first of its paths
-	// relinked are the inodes with several names of which this sync replaced or removed one.
+	// relinked are the inodes with several names that this sync changed through one of them, with the metadata that it
+	// gave them, or a nil entry: see relink.
 	relinked sync.Map
 	above    []*tree.Entry // remaining directories above the last path
 	lacks    *lacking      // directories above the last path that the volume lacks
@@ -334,7 +337,7 @@ func (r *run) lack(path string, err error) { r.failed(path, err, false) }
 func (r *run) failed(path string, err error, refused bool) {
 	r.count(func(s *Stats) {
 		s.Failed++
-		failure := Failure{path, errors.Message(err), errors.RemedyOf(err)}
+		failure := Failure{Path: path, Reason: errors.Message(err), Remedy: errors.RemedyOf(err)}
 		if len(s.Failures) < maxNamed {
 			s.Failures = append(s.Failures, failure)
 		}
@@ -514,7 +517,7 @@ func (s *Stats) add(a *plan.Action) {
 	if a.Conflict != "" {
 		s.Conflicts++
 		if len(s.Decided) < maxNamed {
-			s.Decided = append(s.Decided, Failure{Path: a.Path, Reason: a.Conflict})
+			s.Decided = append(s.Decided, Failure{Path: a.Path, Reason: a.Conflict, Copy: a.Copy})
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 			defer mu.Unlock()
 			if len(out.Plan) < maxPlan {
 				out.Plan = append(out.Plan, api.PlannedAction{Action: string(a.Op), Path: a.Path, Size: a.Size,
-					Conflict: a.Conflict, Reason: reason(a.Err)})
+					Conflict: a.Conflict, Copy: a.Copy, Reason: reason(a.Err)})
 			}
 		}
 	}

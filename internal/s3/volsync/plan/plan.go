@@ -27,7 +27,7 @@ type Conflicts string
 // The policies.
 const (
 	KeepBoth   Conflicts = "both"   // the bucket's file gets a suffix, the volume's stays; the default
-	KeepNewer  Conflicts = "newer"  // the one changed last; the volume's if unknown
+	KeepNewer  Conflicts = "newer"  // the one with the later mtime; both if an mtime is in the future
 	KeepLocal  Conflicts = "local"  // the volume's
 	KeepRemote Conflicts = "remote" // the bucket's
 )
@@ -61,10 +61,12 @@ type Action struct {
 	// Base is this machine's record of the path, and was is its entry in the bucket's manifest or
 	// list. Each may be nil.
 	Base, Was *tree.Entry
-	// CopyTo is the path for the bucket's file beside the volume's.
+	// CopyTo is the path for the bucket's file beside the volume's, until the copy exists.
 	CopyTo string
-	Empty  bool // a directory of the volume without entries
-	First  bool // delete it before later paths are uploaded
+	// Copy is the path of that copy; "" if the decision about a conflict makes none.
+	Copy  string
+	Empty bool // a directory of the volume without entries
+	First bool // delete it before later paths are uploaded
 	// Packed returns the content of the file if a pack holds it; nil if none does.
 	Packed func(ctx context.Context, e *tree.Entry) (body []byte, ok bool, err error)
 	Merge  bool // one side changed the content, the other the metadata: keep both
@@ -219,11 +221,14 @@ func conflict(a *Action, p Policy) {
 		a.Op = UpdateRemote
 		return
 	}
-	choice := p.Conflict
+	choice, why := p.Conflict, keptBoth
 	if choice == KeepNewer {
 		choice = KeepLocal
 		if remote.ModTime.After(local.ModTime) {
 			choice = KeepRemote
+		}
+		if now := tree.At(p.Stamp.Add(futureSkew)); local.ModTime.After(now) || remote.ModTime.After(now) {
+			choice, why = KeepBoth, keptFuture
 		}
 	}
 	switch choice {
@@ -233,19 +238,34 @@ func conflict(a *Action, p Policy) {
 		a.Op, a.Conflict = Download, "changed on both sides: the bucket's is kept"
 	default:
 		a.Op = Upload
-		a.Keep(keptBoth, p.Stamp)
+		a.Keep(why, p.Stamp)
 	}
 }
+
+// futureSkew is how far ahead of this machine's clock another one may be. KeepNewer trusts no mtime beyond it, because
+// it says nothing about the order of the edits.
+const futureSkew = 5 * time.Minute
 
 // Keep makes the action keep the bucket's file beside the volume's.
 func (a *Action) Keep(why string, stamp time.Time) {
 	a.CopyTo = ConflictName(a.Path, stamp)
+	a.Copy = a.CopyTo
 	a.Conflict = why + a.CopyTo
 }
+
+// Kept notes that the copy of the bucket's file exists, at another path than planned if that was in use.
+func (a *Action) Kept(path string) {
+	a.Conflict = strings.TrimSuffix(a.Conflict, a.Copy) + path
+	a.CopyTo, a.Copy = "", path
+}
+
+// Settled notes that the sides do not contradict each other after all.
+func (a *Action) Settled() { a.Conflict, a.CopyTo, a.Copy = "", "", "" }
 
 // Descriptions of conflicts in which both sides are kept, followed by the name of the copy.
 const (
 	keptBoth     = "changed on both sides: both are kept, the bucket's as "
+	keptFuture   = "changed on both sides, and a modification time lies in the future: both are kept, the bucket's as "
 	KeptUnseen   = "changed in the bucket meanwhile: the volume's is kept, the bucket's as "
 	KeptAsFile   = "a directory here and a file in the bucket: both are kept, the file as "
 	KeptAsideDir = "a file here and a directory in the bucket: both are kept, the file as "

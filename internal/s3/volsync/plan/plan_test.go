@@ -57,6 +57,38 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestNewerDistrustsFuture checks that a modification time in the future decides no conflict: both sides are kept. A
+// small difference between the clocks of two machines does not count.
+// mission: 3.1
+func TestNewerDistrustsFuture(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	for _, c := range []struct {
+		local, remote time.Duration
+		want          Op
+		both          bool
+	}{
+		{-time.Hour, -time.Minute, Download, false},
+		{-time.Minute, -time.Hour, Upload, false},
+		{-time.Hour, time.Minute, Download, false},
+		{time.Minute, -time.Hour, Upload, false},
+		{-time.Hour, 24 * time.Hour, Upload, true},
+		{24 * time.Hour, -time.Hour, Upload, true},
+		{24 * time.Hour, 48 * time.Hour, Upload, true},
+	} {
+		entry := func(inode uint64, etag string, after time.Duration) *tree.Entry {
+			return &tree.Entry{Path: "f", Kind: tree.File, Size: int64(inode), ModTime: tree.At(now.Add(after)), Inode: inode,
+				ETag: etag}
+		}
+		p := Policy{Dir: Both, Conflict: KeepNewer, Stamp: now}
+		a := Decide(p, entry(2, "", c.local), entry(1, "a", -48*time.Hour), entry(3, "b", c.remote), nil)
+		if a.Op != c.want || (a.CopyTo != "") != c.both || a.Copy != a.CopyTo || a.Conflict == "" ||
+			c.both && a.Conflict != keptFuture+a.CopyTo {
+			t.Errorf("%s here and %s there: %s, %q, copy %q", c.local, c.remote, a.Op, a.Conflict, a.CopyTo)
+		}
+	}
+}
+
 // TestRenounce checks that a renounced record is none at all, also if it came from an interrupted sync: nothing is
 // resumed from it.
 func TestRenounce(t *testing.T) {
