@@ -81,8 +81,7 @@ func fill(t *testing.T, dir string, loc s3.Location, o Options) (singly []string
 // packsOf returns the names of the packs in a bucket, and of those in its index.
 func packsOf(t *testing.T, b *object.Bucket) (stored, indexed []string) {
 	t.Helper()
-	at, err := b.At(b.Prefix() + pack.Prefix)
-	must(t, err)
+	at := b.Below(b.Prefix() + pack.Prefix)
 	for o, err := range at.All(t.Context(), object.AnyOrder) {
 		must(t, err)
 		stored = append(stored, o.Key)

@@ -186,7 +186,8 @@ func TestTwoWays(t *testing.T) {
 				t.Fatalf("the second has %q, %v", got, err)
 			}
 			write(t, two, "conflict", "two")
-			must(t, os.Chtimes(filepath.Join(two, "conflict"), time.Now().Add(time.Hour), time.Now().Add(time.Hour)))
+			later := time.Now().Add(time.Minute)
+			must(t, os.Chtimes(filepath.Join(two, "conflict"), later, later))
 			must(t, os.Remove(filepath.Join(two, "gone-there")))
 			must(t, os.Remove(filepath.Join(two, "gone-and-edited")))
 			write(t, two, "edited-there", "there")
@@ -203,7 +204,7 @@ func TestTwoWays(t *testing.T) {
 			look := o1
 			look.DryRun, look.Plan = true, func(a plan.Action) {
 				if a.Conflict != "" {
-					shown = append(shown, Failure{Path: a.Path, Reason: a.Conflict})
+					shown = append(shown, Failure{Path: a.Path, Reason: a.Conflict, Copy: a.Copy})
 				}
 			}
 			mustSync(t, one, b, look)
@@ -214,11 +215,16 @@ func TestTwoWays(t *testing.T) {
 			if stats.Conflicts != 2 || len(shown) != 2 {
 				t.Errorf("%d conflicts, want 2: %+v; shown before: %+v", stats.Conflicts, stats.Decided, shown)
 			}
+			unstamped := func(f Failure) Failure { // the copy has another time
+				f.Reason, _, _ = strings.Cut(f.Reason, ".conflict-")
+				f.Copy, _, _ = strings.Cut(f.Copy, ".conflict-")
+				return f
+			}
 			for i, f := range shown {
-				shown[i].Reason, _, _ = strings.Cut(f.Reason, ".conflict-") // the copy has another time
+				shown[i] = unstamped(f)
 			}
 			for i, f := range stats.Decided {
-				f.Reason, _, _ = strings.Cut(f.Reason, ".conflict-")
+				f = unstamped(f)
 				if i < len(shown) && f != shown[i] {
 					t.Errorf("decided: %+v, shown before: %+v", f, shown[i])
 				}
