@@ -65,7 +65,7 @@ func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	_, err := b.Put(ctx, ProbeKey, []byte{}, crc64nvme.Checksum(nil), h)
 	var refused *serverError
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errNoETags):
 		b.heed.known = true
 		_ = b.Delete(ctx, []string{ProbeKey}, func(string, error) {}) // if it stays, it is empty and in no list
 	case notImplemented(err):
@@ -108,8 +108,11 @@ func (b *Bucket) Holds(ctx context.Context, key string, c Condition) error {
 	case err != nil:
 		return err
 	default:
-		if etag = Unquote(now.Header.Get("ETag")); c.Absent {
+		if c.Absent {
 			return ErrChangedObject
+		}
+		if etag, err = b.Tagged(now.Header.Get("ETag")); err != nil {
+			return err
 		}
 	}
 	if etag != c.ETag {

@@ -101,10 +101,12 @@ func (b *Bucket) isSame(ctx context.Context, d Doomed) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case Unquote(res.Header.Get("ETag")) != d.ETag:
-		return false, ErrChangedObject
 	}
-	return true, nil
+	etag, err := b.Tagged(res.Header.Get("ETag"))
+	if err == nil && etag != d.ETag {
+		err = ErrChangedObject
+	}
+	return err == nil, err
 }
 
 // each calls do for the objects, several at a time. Errors of single objects go to failed.
@@ -255,7 +257,7 @@ func (b *Bucket) PutIf(ctx context.Context, key string, body io.ReaderAt, size i
 		}
 		return "", err
 	}
-	return Unquote(aws.ToString(out.ETag)), nil
+	return b.Tagged(aws.ToString(out.ETag))
 }
 
 // Doomed is an object that a sync will delete. The list is recorded before the manifest without
@@ -278,6 +280,9 @@ func (b *Bucket) Doom(ctx context.Context, key, etag string) (Doomed, error) {
 		return Doomed{}, Condition{ETag: etag}.unmet(err)
 	}
 	d := Identify(key, now.Header)
+	if _, err := b.Tagged(d.ETag); err != nil {
+		return Doomed{}, err
+	}
 	if d.ETag != etag {
 		return Doomed{}, ErrChangedObject
 	}

@@ -138,11 +138,24 @@ var ErrInTheWay = errors.Remedy(errors.Newf(errors.Conflict,
 var ErrOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),
 	"sync again")
 
+// errNoETags reports a server that returns no ETags.
+var errNoETags = errors.Newf(errors.Unsupported, "S3 returns no ETag of an object")
+
+// noETags returns an error for a server that returns no ETags.
+func noETags(host string) error {
+	return errors.Remedy(errors.Explainf(errNoETags, errors.Unsupported,
+		"S3 at %s returns no ETag of an object, so a sync cannot tell whether another program changed it", host),
+		"use a server that returns ETags, or have the proxy before it pass the header ETag")
+}
+
 // Fatal reports whether an error will also affect all further requests. Then the sync ends, to be
 // continued later. A damaged object affects only itself.
 func Fatal(err error) bool {
 	if errors.Is(err, ErrDamaged) {
 		return false
+	}
+	if errors.Is(err, errNoETags) {
+		return true
 	}
 	switch errors.KindOf(err) {
 	case errors.Unauthenticated, errors.Unavailable, errors.Canceled:

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"mime"
 	"net/http"
@@ -45,8 +46,8 @@ func (b *Bucket) KeepHeaders(ctx context.Context, key string, h http.Header, e *
 	if err != nil {
 		return c.unmet(err)
 	}
-	if Unquote(res.Header.Get("ETag")) != c.ETag {
-		return ErrChangedObject
+	if etag, err := b.Tagged(res.Header.Get("ETag")); err != nil || etag != c.ETag {
+		return cmp.Or(err, ErrChangedObject)
 	}
 	return b.adoptHeaders(ctx, key, h, res.Header)
 }

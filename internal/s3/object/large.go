@@ -94,8 +94,8 @@ func (b *Bucket) SendPart(ctx context.Context, up *Multipart, p *part, body []by
 	if err != nil {
 		return err
 	}
-	p.ETag = Unquote(res.Header.Get("ETag"))
-	return nil
+	p.ETag, err = b.Tagged(res.Header.Get("ETag"))
+	return err
 }
 
 // Multipart is an upload in parts.
@@ -216,7 +216,7 @@ func (b *Bucket) CompleteUpload(ctx context.Context, up *Multipart, crc uint64, 
 	if err != nil {
 		return "", c.unmetUpload(b.failed(ctx, err))
 	}
-	return Unquote(aws.ToString(out.ETag)), nil
+	return b.Tagged(aws.ToString(out.ETag))
 }
 
 // AbortUpload discards the parts. It does not report a failure: Sweep finds the remains.

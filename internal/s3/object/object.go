@@ -288,7 +288,7 @@ func (b *Bucket) writePart(ctx context.Context, up *Multipart, p *part, f io.Rea
 	q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.ID}}
 	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: up.Key, Query: q, Body: body, Crc: &p.Crc})
 	if err == nil {
-		p.ETag = Unquote(res.Header.Get("ETag"))
+		p.ETag, err = b.Tagged(res.Header.Get("ETag"))
 	}
 	return err
 }
@@ -356,6 +356,9 @@ func (b *Bucket) Stat(ctx context.Context, key string) (*tree.Entry, error) {
 		ETag: Unquote(res.Header.Get("ETag")), Foreign: true}
 	if e.Size < 0 {
 		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
+	}
+	if e.ETag == "" {
+		return nil, noETags(b.base.Host)
 	}
 	e.CRC, e.HasCRC = FullCRC(res.Header)
 	Describe(e, res.Header)

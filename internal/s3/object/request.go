@@ -325,7 +325,15 @@ func (b *Bucket) Put(ctx context.Context, key string, body []byte, crc uint64, h
 	if err != nil {
 		return "", err
 	}
-	return Unquote(res.Header.Get("ETag")), nil
+	return b.Tagged(res.Header.Get("ETag"))
+}
+
+// Tagged returns an ETag of an answer without its quotes, or an error if there is none.
+func (b *Bucket) Tagged(etag string) (string, error) {
+	if etag = Unquote(etag); etag == "" {
+		return "", noETags(b.base.Host)
+	}
+	return etag, nil
 }
 
 // Get reads length bytes of an object into buf, beginning at offset. If etag is not "", the object

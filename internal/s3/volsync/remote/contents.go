@@ -79,7 +79,10 @@ func Read(ctx context.Context, b *object.Bucket, st *state.State, list bool) (*C
 		c.Empty, err = b.Empty(ctx)
 		return c, err
 	}
-	c.ETag, c.complete = object.Unquote(res.Header.Get("ETag")), res.Header.Get("Server") == "AmazonS3"
+	if c.ETag, err = b.Tagged(res.Header.Get("ETag")); err != nil && !st.Down {
+		return nil, err
+	}
+	c.complete = res.Header.Get("Server") == "AmazonS3"
 	if c.Known = c.ETag != "" && c.ETag == st.ManifestETag; c.Known {
 		return c, nil
 	}
