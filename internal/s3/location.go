@@ -80,7 +80,7 @@ func (l Location) Check() error {
 				"write it as https://host:port, without user or query")
 		}
 	}
-	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
+	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !IsRegion(l.Region) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid region %.100q", l.Region),
 			"use a name such as eu-central-1")
 	}
@@ -116,6 +116,9 @@ func (l Location) checkPrefix() error {
 // regionName restricts regions to characters that AWS uses, since a region becomes part of a host
 // name and must not lead to another host.
 var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
+
+// IsRegion reports whether a name can be that of a region.
+func IsRegion(name string) bool { return regionName().MatchString(name) }
 
 func (l Location) checkRole() error {
 	switch {

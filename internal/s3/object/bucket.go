@@ -90,7 +90,8 @@ func Open(ctx context.Context, loc s3.Location) (*Bucket, error) {
 		// signature. The client asks for no compression anyway.
 		o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error {
 			_, _ = s.Finalize.Remove("DisableAcceptEncodingGzip") // not every call has this step
-			return nil
+			return s.Deserialize.Add(middleware.DeserializeMiddlewareFunc("FollowRedirects", b.followInSDK),
+				middleware.After)
 		})
 	})
 	params := sdk.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}

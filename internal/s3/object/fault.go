@@ -9,6 +9,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/netguard"
+	"github.com/RelevanceAI/harvest/internal/base/pattern"
+	"github.com/RelevanceAI/harvest/internal/s3"
 )
 
 // Explain converts a refusal to an error with a reason and a remedy. Errors that already have them
@@ -68,12 +70,7 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Unauthenticated, "set this machine's clock",
 			"this machine's clock and that of S3 are too far apart")
 	case "PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "TemporaryRedirect":
-		if region != "" {
-			return say(errors.Invalid, "set the region "+region, "the bucket %s is in the region %s, not in %s", bucket,
-				region, b.region)
-		}
-		return say(errors.Invalid, "set the bucket's region and endpoint", "the bucket %s is not in the region %s",
-			bucket, b.region)
+		return b.wrongRegion(err, region)
 	// versitygw answers ErrDirectoryNotEmpty to the deletion of a key that ends with / and is no object: the
 	// directory exists through the objects below it.
 	case "NoSuchKey", "NoSuchUpload", "NotFound", "NoSuchVersion", "ErrDirectoryNotEmpty":
@@ -90,6 +87,9 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Exhausted, "make room there", "S3 has no space left")
 	}
 	switch {
+	case region != "" && region != b.region && (status == http.StatusBadRequest ||
+		status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect): // of a HEAD, without a code
+		return b.wrongRegion(err, region)
 	case status == http.StatusInsufficientStorage:
 		return say(errors.Exhausted, "make room there", "S3 has no space left")
 	case status == http.StatusNotFound:
@@ -104,6 +104,30 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return say(errors.Unavailable, "try again later", "S3 is away or overloaded (%d %s)", status, code)
 	}
 	return errors.Explainf(err, errors.Invalid, "S3 refuses it (%d %s)", status, code)
+}
+
+// expected matches the right region in Amazon's message about a wrong one.
+var expected = pattern.New(`expecting '([A-Za-z0-9-]{1,63})'`)
+
+// wrongRegion explains that the bucket is in another region than the requests are signed for. region is "" if the
+// server does not name it. The fault is in the configuration, which stays wrong until somebody corrects it: Invalid.
+func (b *Bucket) wrongRegion(err error, region string) error {
+	var api smithy.APIError
+	if !s3.IsRegion(region) {
+		region = ""
+		if errors.As(err, &api) {
+			if m := expected().FindStringSubmatch(api.ErrorMessage()); m != nil {
+				region = m[1]
+			}
+		}
+	}
+	if region == "" || region == b.region {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the bucket %s is not in the region %s", b.loc.Bucket,
+			b.region), "set the bucket's region and endpoint")
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the bucket %s is in the region %s, not in %s",
+		b.loc.Bucket, region, b.region),
+		"set the region %s: AWS_REGION=%s in the secret, or s3.region in the configuration", region, region)
 }
 
 // RefusedNow reports whether S3 refused a request that it may accept later.

@@ -113,14 +113,7 @@ func (b *Bucket) request(ctx context.Context, r *Request) *http.Request {
 	if len(r.Query) > 0 {
 		u.RawQuery = strings.ReplaceAll(r.Query.Encode(), "+", "%20")
 	}
-	host := u.Host // default ports are neither sent nor signed
-	switch u.Scheme {
-	case "http":
-		host = strings.TrimSuffix(host, ":80")
-	case "https":
-		host = strings.TrimSuffix(host, ":443")
-	}
-	req := (&http.Request{Method: r.Method, URL: &u, Host: host, Header: make(http.Header, len(r.header)+5),
+	req := (&http.Request{Method: r.Method, URL: &u, Host: bareHost(&u), Header: make(http.Header, len(r.header)+5),
 		ContentLength: int64(len(r.Body)), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	for k, v := range r.header {
 		req.Header[k] = v
@@ -149,10 +142,9 @@ func (b *Bucket) once(ctx context.Context, r Request, buf []byte) (*response, er
 		}
 	}
 	send := b.http.Do
-	if r.bare && len(r.Body) <= wire.MaxBody && b.wire != nil && wire.OrdinaryHeader(req.Header) {
-		send = func(req *http.Request) (*http.Response, error) { return b.wire.Do(req, r.Body) }
-	} else if r.Body != nil {
-		again := func() io.ReadCloser { return http.NoBody }
+	var again func() io.ReadCloser
+	if r.Body != nil {
+		again = func() io.ReadCloser { return http.NoBody }
 		switch n := int64(len(r.Body)); {
 		case buffer.Weight(n) >= buffer.MapFrom:
 			sent := &lease{b: r.Body}
@@ -161,9 +153,13 @@ func (b *Bucket) once(ctx context.Context, r Request, buf []byte) (*response, er
 		case n > 0: // net/http sends bytes in memory and the header in one write
 			again = func() io.ReadCloser { return io.NopCloser(bytes.NewReader(r.Body)) }
 		}
+	}
+	if r.bare && len(r.Body) <= wire.MaxBody && b.wire != nil && wire.OrdinaryHeader(req.Header) {
+		send = func(req *http.Request) (*http.Response, error) { return b.wire.Do(req, r.Body) }
+	} else if again != nil {
 		req.Body, req.GetBody = again(), func() (io.ReadCloser, error) { return again(), nil }
 	}
-	res, err := send(req)
+	res, err := b.follow(req, send, again)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), errSilent) {
 			return nil, errSilent
