@@ -155,6 +155,16 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 // it is kept as a copy.
 func (r *run) deleteFirst(ctx context.Context, j *job) {
 	d, again, err := r.doom(ctx, j)
+	for n := 1; errors.Is(err, object.ErrChangedObject) && !errors.Is(err, errors.NotFound) && n < replans; n++ {
+		var now *tree.Entry
+		if now, err = r.now(ctx, j); err == nil && now != nil { // behind the manifest
+			j.Remote = now
+			d, _, err = r.doom(ctx, j)
+			again = true
+		} else if err == nil {
+			err = errors.NotFound
+		}
+	}
 	if errors.Is(err, errors.NotFound) {
 		j.Settled() // nothing is left to keep
 		return

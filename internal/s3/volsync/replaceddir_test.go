@@ -1,11 +1,14 @@
 package volsync
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/internal/s3/tree"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
@@ -109,5 +112,42 @@ func TestMirrorUpReplacesDirectory(t *testing.T) {
 	mustSync(t, m.dir, b, o)
 	if e, err := b.Stat(t.Context(), "n"); err != nil || e.Size != int64(len("a file")) {
 		t.Errorf("the bucket has %+v, %v", e, err)
+	}
+}
+
+// TestFileReplacedByDirectoryBehindManifest replaces a file by a directory, after another program has stored another
+// object at the file's key. Both stay, and no sync fails, with a list or without.
+// mission: 3.1, A8, D1
+func TestFileReplacedByDirectoryBehindManifest(t *testing.T) {
+	t.Parallel()
+	for place, machines := range places {
+		for _, list := range []bool{false, true} {
+			for _, direction := range []plan.Direction{plan.Both, plan.Up} {
+				t.Run(fmt.Sprintf("%s, list=%v, %s", place, list, direction), func(t *testing.T) {
+					t.Parallel()
+					one, two := machines(t)
+					write(t, one.dir, "n", "zero")
+					write(t, one.dir, "other", "other")
+					settle(t, one, two)
+					must(t, os.Remove(filepath.Join(one.dir, "n")))
+					write(t, one.dir, "n/x", "beneath")
+					body := []byte("of another program")
+					_, err := one.b.Put(t.Context(), "n", body, crc64nvme.Checksum(body), nil)
+					must(t, err)
+					o := Options{Direction: direction, State: one.state, Owners: true, List: list}
+					mustSync(t, one.dir, one.b, o)
+					if direction == plan.Up && list {
+						return // it saw the object, and its side wins
+					}
+					for range 2 {
+						mustSync(t, two.dir, two.b, Options{Direction: plan.Both, State: two.state, Owners: true, List: true})
+					}
+					got := slices.Sorted(maps.Keys(filesOf(t, two.dir)))
+					if want := []string{"n copy", "n/x", "other"}; !slices.Equal(got, want) {
+						t.Errorf("the other machine has %q, want %q", got, want)
+					}
+				})
+			}
+		}
 	}
 }
