@@ -1,9 +1,12 @@
 package volsync
 
 import (
+	"cmp"
 	"flag"
 	"io"
 	"log"
+	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -25,7 +28,7 @@ import (
 
 // TestModel checks that no content is lost without having been replaced or deleted, whatever the machines do and
 // whenever their syncs overlap or are killed, and that all machines end with the same files. HARVEST_TEST_SEEDS sets
-// the number of histories.
+// the number of histories, each of 100 steps.
 // mission: 3.1, A8, D1
 func TestModel(t *testing.T) {
 	model(t, func(*testing.T) modelServer {
@@ -86,31 +89,62 @@ func objectsOf(t *testing.T, b *object.Bucket) map[string]string {
 // quickModel limits the duration of the model without HARVEST_TEST_SEEDS. The remaining histories are skipped.
 const quickModel = 20 * time.Second
 
-// model tries histories, each at a new place.
+// model tries histories, each at a new place. HARVEST_TEST_SEED repeats the history of one seed. Requests of a sync run
+// in parallel, so a history may have to be repeated several times until it fails again.
 func model(t *testing.T, place func(*testing.T) modelServer) {
 	t.Helper()
-	// With -short, rapid tries a fifth.
-	checks, steps, all := "150", "40", os.Getenv("HARVEST_TEST_SEEDS")
-	if all != "" {
-		checks, steps = all, "100"
+	histories, steps, limit := 150, "40", quickModel
+	if testing.Short() {
+		histories = 30
 	}
-	set := map[string]string{"checks": checks, "steps": steps, "nofailfile": "true", "shrinktime": "15s"}
-	for name, value := range set {
+	if all := os.Getenv("HARVEST_TEST_SEEDS"); all != "" {
+		n, err := strconv.Atoi(all)
+		must(t, err)
+		histories, steps, limit = n, "100", time.Duration(math.MaxInt64)
+	}
+	seed := rand.Uint64N(math.MaxInt64) + 1 // rapid chooses a seed of its own for 0
+	if one := os.Getenv("HARVEST_TEST_SEED"); one != "" {
+		var err error
+		seed, err = strconv.ParseUint(one, 10, 64)
+		must(t, err)
+		histories, steps = 1, cmp.Or(os.Getenv("HARVEST_TEST_STEPS"), steps)
+	}
+	checks := "1"
+	if testing.Short() {
+		checks = "5" // rapid tries a fifth
+	}
+	for name, value := range map[string]string{"checks": checks, "steps": steps, "nofailfile": "true",
+		"shrinktime": "15s"} {
 		must(t, flag.Set("rapid."+name, value))
 	}
 	tried, begin := 0, time.Now()
-	rapid.Check(t, func(rt *rapid.T) {
-		if all == "" && tried > 0 && time.Since(begin) > quickModel {
-			return
+	defer func() {
+		if t.Failed() {
+			t.Logf("history %d failed; to repeat it: HARVEST_TEST_SEED=%d HARVEST_TEST_STEPS=%s go test -count=1 -run '^%s$' "+
+				"./internal/s3/volsync", tried, seed, steps, t.Name())
 		}
+		t.Log(strconv.Itoa(tried) + " histories")
+	}()
+	for ; tried < histories && (tried == 0 || time.Since(begin) < limit); seed++ {
 		tried++
-		w := newWorld(t, place(t))
-		rt.Repeat(w.actions())
-		w.finish(rt)
-		w.close()
-	})
-	t.Log(strconv.Itoa(tried) + " histories")
+		must(t, flag.Set("rapid.seed", strconv.FormatUint(seed, 10)))
+		rapid.Check(unlogged{t}, func(rt *rapid.T) {
+			w := newWorld(t, place(t))
+			rt.Repeat(w.actions())
+			w.finish(rt)
+			w.close()
+		})
+	}
 }
+
+// unlogged is a test without the lines that rapid logs for each history and each choice.
+type unlogged struct{ *testing.T }
+
+// Log implements testing.TB.
+func (unlogged) Log(...any) {}
+
+// Logf implements testing.TB.
+func (unlogged) Logf(string, ...any) {}
 
 // contents are all objects.
 func (s *strictServer) contents() map[string]string {
