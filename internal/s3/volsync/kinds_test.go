@@ -14,6 +14,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/internal/s3/buffer"
+	"github.com/RelevanceAI/harvest/internal/s3/manifest"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
 	"github.com/RelevanceAI/harvest/internal/s3/tree"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
@@ -357,5 +358,32 @@ func TestConflictCopiesReplaceNothing(t *testing.T) {
 	}
 	if slices.Sort(all); !slices.Equal(all, []string{"edit here", "edit there", "made meanwhile"}) {
 		t.Errorf("the volume has %q", all)
+	}
+}
+
+// TestDirectoryKeepsModeBesideFile makes a directory with an unusual mode on one machine, and a file of the same name
+// on the other, whose sync runs before the manifest has the directory. Both stay, and the directory keeps its mode:
+// the other machine does not know it, and makes no directory of its own.
+// mission: 3.1, A8, D1
+func TestDirectoryKeepsModeBesideFile(t *testing.T) {
+	t.Parallel()
+	all, _, a := machines(t, 2)
+	one, two := all[0], all[1]
+	write(t, one.dir, "other", "other")
+	settle(t, one, two)
+	write(t, one.dir, "d/n/f", "beneath")
+	must(t, os.Chmod(filepath.Join(one.dir, "d/n"), 0o750))
+	write(t, two.dir, "d/n", "a file")
+	asks(a, http.MethodPut, manifest.Key, func() { two.both(t) })
+	one.both(t)
+	a.reset(nil)
+	settle(t, one, two)
+	for i, m := range all {
+		if info, err := os.Stat(filepath.Join(m.dir, "d/n")); err != nil || info.Mode().Perm() != 0o750 {
+			t.Errorf("machine %d has %v, %v", i, info, err)
+		}
+		if got := filesOf(t, m.dir); len(got["d/n copy"]) != 1 || len(got["d/n/f"]) != 1 {
+			t.Errorf("machine %d has %q", i, got)
+		}
 	}
 }

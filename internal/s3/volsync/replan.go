@@ -54,7 +54,11 @@ func overDirectory(ctx context.Context, r *run, j *job) {
 	}
 	r.way.Lock()
 	defer r.way.Unlock()
-	if j.err = r.makeWay(j.Path); j.err == nil {
+	here, err := r.t.Lstat(j.Path)
+	if err == nil && here != nil && here.Kind != tree.Dir {
+		err = r.setAside(j.Path) // the directory comes with its own mode, once a manifest or a list shows it
+	}
+	if j.err = err; err == nil {
 		j.Op, j.out = plan.Keep, nil // the next pass stores the file under its new name
 	}
 }
