@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -24,15 +25,48 @@ func ClaudeConfig(servers []Server) ([]byte, error) {
 	if err := Check(servers); err != nil {
 		return nil, err
 	}
-	all := map[string]claudeServer{}
+	var all inOrder
 	for _, s := range servers {
 		c := claudeServer{Type: "http", URL: s.URL, Headers: s.Headers}
 		if len(s.Command) > 0 {
 			c = claudeServer{Type: "stdio", Command: s.Command[0], Args: s.Command[1:], Env: s.Env}
 		}
-		all[s.Name] = c
+		all = append(all, named{s.Name, c})
 	}
 	return encode(map[string]any{"mcpServers": all})
+}
+
+// inOrder is an object of JSON whose members keep their order: Claude Code starts servers in the order of the file, a
+// few at a time, so that a server that hangs delays only the later ones.
+type inOrder []named
+
+type named struct {
+	name  string
+	value any
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o inOrder) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, member := range o {
+		name, err := json.Marshal(member.name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := encode(member.value)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
 }
 
 // openCodeServer is a server in OpenCode's format: https://opencode.ai/docs/mcp-servers.
@@ -44,6 +78,7 @@ type openCodeServer struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 	OAuth       *bool             `json:"oauth,omitempty"`
 	Enabled     bool              `json:"enabled"`
+	Timeout     int64             `json:"timeout,omitempty"` // in milliseconds
 }
 
 // openCode is an opencode.json: https://opencode.ai/docs/config.
@@ -57,9 +92,9 @@ type openCode struct {
 }
 
 // OpenCodeConfig returns a complete opencode.json for a sandbox: the servers and the agent's instructions, with
-// sharing and updates disabled. Permission prompts are off, since the sandbox is the limit. It returns Invalid if
-// Check reports a problem.
-func OpenCodeConfig(servers []Server) ([]byte, error) {
+// sharing and updates disabled. Permission prompts are off, since the sandbox is the limit. A server has the time
+// timeout to start; 0 means the agent's own limit. It returns Invalid if Check reports a problem.
+func OpenCodeConfig(servers []Server, timeout time.Duration) ([]byte, error) {
 	if err := Check(servers); err != nil {
 		return nil, err
 	}
@@ -73,6 +108,7 @@ func OpenCodeConfig(servers []Server) ([]byte, error) {
 		if len(s.Command) > 0 {
 			c = openCodeServer{Type: "local", Command: s.Command, Environment: rewrite(s.Env, variable), Enabled: true}
 		}
+		c.Timeout = timeout.Milliseconds()
 		if len(c.Headers) > 0 {
 			c.OAuth = new(bool) // the key is in the headers: OAuth sign-in is not needed
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -53,6 +54,7 @@ func TestServersByTheirSecrets(t *testing.T) {
 // mission: E5
 func TestConfigurations(t *testing.T) {
 	t.Parallel()
+	openCode := func(servers []Server) ([]byte, error) { return OpenCodeConfig(servers, time.Minute) }
 	own := Server{Name: "own", Command: []string{"run", "a b", "<&>"}, Env: map[string]string{"A": "x${B}y$C"}}
 	for _, c := range []struct {
 		file    string
@@ -60,9 +62,9 @@ func TestConfigurations(t *testing.T) {
 		encode  func([]Server) ([]byte, error)
 	}{
 		{"claude.json", append(Servers(), own), ClaudeConfig},
-		{"opencode.json", append(Servers(), own), OpenCodeConfig},
+		{"opencode.json", append(Servers(), own), openCode},
 		{"claude-none.json", nil, ClaudeConfig},
-		{"opencode-none.json", nil, OpenCodeConfig},
+		{"opencode-none.json", nil, openCode},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			t.Parallel()
@@ -90,6 +92,25 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
+// TestServersKeepTheirOrder checks that Claude Code starts the built-in servers before those of a project.
+//
+// mission: E5
+func TestServersKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	text, err := ClaudeConfig(append(Servers(), Server{Name: "a", Command: []string{"run"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := 0
+	for _, name := range []string{"memory", "filesystem", "playwright", "devtools", "a"} {
+		at := strings.Index(string(text), "\n    \""+name+"\": {")
+		if at <= last {
+			t.Errorf("%s is at %d, after %d", name, at, last)
+		}
+		last = at
+	}
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	run := []string{"run"}
@@ -113,7 +134,7 @@ func TestCheck(t *testing.T) {
 		t.Run(c.about, func(t *testing.T) {
 			t.Parallel()
 			_, claude := ClaudeConfig(c.servers)
-			_, open := OpenCodeConfig(c.servers)
+			_, open := OpenCodeConfig(c.servers, 0)
 			for _, err := range []error{Check(c.servers), claude, open} {
 				if c.text == "" && err != nil {
 					t.Errorf("got %v", err)
@@ -180,7 +201,7 @@ func FuzzParse(f *testing.F) {
 		if _, err := ClaudeConfig(servers); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
-		if _, err := OpenCodeConfig(servers); err != nil {
+		if _, err := OpenCodeConfig(servers, time.Minute); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	})

@@ -120,7 +120,7 @@ func write(name string, text []byte) error {
 // key.
 func configurations() (map[string][]byte, error) {
 	always := mcp.Enabled(mcp.Servers(), func(string) bool { return false })
-	open, err := mcp.OpenCodeConfig(always)
+	open, err := mcp.OpenCodeConfig(always, 0)
 	if err != nil {
 		return nil, err
 	}

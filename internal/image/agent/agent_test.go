@@ -60,6 +60,13 @@ func TestPins(t *testing.T) {
 			t.Errorf("package-lock.json is of another package.json: %s is %q there", name, got)
 		}
 	}
+	for variable, name := range map[string]string{"CLAUDE_CODE": "@anthropic-ai/claude-code-linux-x64",
+		"OPENCODE": "opencode-linux-x64-baseline"} {
+		if want := "\nARG " + variable + "=" + pins[name] + "\n"; !bytes.Contains(read(t, "files/Dockerfile"),
+			[]byte(want)) {
+			t.Errorf("the Dockerfile has no line %s", strings.TrimSpace(want))
+		}
+	}
 	sha512 := regexp.MustCompile(`^sha512-`)
 	for name, p := range lock.Packages {
 		if name != "" && !p.InBundle && !sha512.MatchString(p.Integrity) {
@@ -139,6 +146,26 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 		Missing: []image.Part{{Name: "uv", Reason: "no way there"}},
 		Root:    shared,
 	}, err
+}
+
+// TestVersionsOfAgentsAreExact checks that a build refuses a version of an agent that is a range, a tag or an address,
+// before it downloads anything.
+//
+// mission: B3
+func TestVersionsOfAgentsAreExact(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "latest", "^2.1.0", "2", "2.1", "2.1.x", "2.1.3 --registry=http://x", "2.1.3\n4",
+		"https://example.org/x.tgz", "npm:other@1.0.0"} {
+		for _, variable := range []string{"CLAUDE_CODE", "OPENCODE"} {
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "files/lib/install.sh")
+			cmd.Env = append(os.Environ(), "CLAUDE_CODE=1.2.3", "OPENCODE=1.2.3-rc.1", variable+"="+bad)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), variable) ||
+				!strings.Contains(string(out), "write one, such as --build-arg "+variable+"=1.2.3") {
+				t.Errorf("%s=%q: %v, %s", variable, bad, err, out)
+			}
+		}
+	}
 }
 
 // build makes an image with the Source and builder b.

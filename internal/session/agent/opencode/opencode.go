@@ -86,7 +86,7 @@ func (Agent) Command(s agent.Setup) engine.Command {
 func (Agent) Kept() string { return `"$XDG_DATA_HOME"/opencode/opencode.db` }
 
 // MCPConfig implements agent.MCPConfigurer.
-func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers) }
+func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers, 0) }
 
 // environment returns the environment variables that tell the program how to reach its model: the key, and the
 // address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). That enables
