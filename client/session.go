@@ -88,6 +88,19 @@ func (c *Client) StopSession(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionStop, ref), nil, nil, nil)
 }
 
+// SessionMCP lists the MCP servers of a session's agent. The list is empty while no agent runs.
+func (c *Client) SessionMCP(ctx context.Context, ref string) ([]api.MCPServer, error) {
+	var out api.List[api.MCPServer]
+	err := c.call(ctx, http.MethodGet, api.Path(api.SessionMCP, ref), nil, nil, &out)
+	return out.Data, err
+}
+
+// RestartSessionMCP starts an MCP server of a session's agent again. The event mcp.ready or mcp.failed reports the
+// result.
+func (c *Client) RestartSessionMCP(ctx context.Context, ref, server string) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionMCPRestart, ref, server), nil, nil, nil)
+}
+
 // Answer answers a question of the agent: question is the ID of its event agent.asked.
 func (c *Client) Answer(ctx context.Context, ref, question string, answer api.AnswerRequest) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionAnswer, ref, question), nil, answer, nil)

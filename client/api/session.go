@@ -7,20 +7,22 @@ import (
 
 // Routes of sessions.
 const (
-	Sessions        = "/v1/sessions"
-	SessionsWarm    = "/v1/sessions/warm"
-	Sessioned       = "/v1/sessions/{id}"
-	SessionMessages = "/v1/sessions/{id}/messages"
-	SessionMessage  = "/v1/sessions/{id}/messages/{message}"
-	SessionStop     = "/v1/sessions/{id}/stop"
-	SessionAnswer   = "/v1/sessions/{id}/answers/{question}"
-	SessionEvents   = "/v1/sessions/{id}/events" // ?after=&tail=
-	SessionDiff     = "/v1/sessions/{id}/diff"
-	SessionBundle   = "/v1/sessions/{id}/bundle"
-	SessionTaken    = "/v1/sessions/{id}/taken"
-	SessionSync     = "/v1/sessions/{id}/sync"
-	SessionPush     = "/v1/sessions/{id}/push"
-	SessionPull     = "/v1/sessions/{id}/pull-request"
+	Sessions          = "/v1/sessions"
+	SessionsWarm      = "/v1/sessions/warm"
+	Sessioned         = "/v1/sessions/{id}"
+	SessionMessages   = "/v1/sessions/{id}/messages"
+	SessionMessage    = "/v1/sessions/{id}/messages/{message}"
+	SessionStop       = "/v1/sessions/{id}/stop"
+	SessionMCP        = "/v1/sessions/{id}/mcp"
+	SessionMCPRestart = "/v1/sessions/{id}/mcp/{server}/restart"
+	SessionAnswer     = "/v1/sessions/{id}/answers/{question}"
+	SessionEvents     = "/v1/sessions/{id}/events" // ?after=&tail=
+	SessionDiff       = "/v1/sessions/{id}/diff"
+	SessionBundle     = "/v1/sessions/{id}/bundle"
+	SessionTaken      = "/v1/sessions/{id}/taken"
+	SessionSync       = "/v1/sessions/{id}/sync"
+	SessionPush       = "/v1/sessions/{id}/push"
+	SessionPull       = "/v1/sessions/{id}/pull-request"
 )
 
 // Routes of the files that clients send ahead of a session.
@@ -263,4 +265,11 @@ type Question struct {
 type Option struct {
 	Label       string `json:"label"`
 	Description string `json:"description,omitempty"`
+}
+
+// MCPServer is the state of an MCP server, as the agent reports it.
+type MCPServer struct {
+	Name   string `json:"name"`
+	Status string `json:"status"` // "connected", "pending", "failed", …
+	Error  string `json:"error,omitempty"`
 }

@@ -47,7 +47,7 @@ statuses = [
     [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "connected"}],
 ]
 if "slow start" in sys.argv[1]: time.sleep(6)
-asked, running, prompted = 0, False, False
+asked, running, prompted, restarted = 0, False, False, False
 for text in sys.stdin:
     line = json.loads(text)
     if line["type"] == "control_request":
@@ -57,8 +57,14 @@ for text in sys.stdin:
             if "broken" in sys.argv[1] and asked >= 2:
                 response["mcpServers"][1].update(status="failed", error="it died")
             if "late" in sys.argv[1] and not prompted: response["mcpServers"][1]["status"] = "pending"
+            if restarted: response["mcpServers"][1] = {"name": "slow", "status": "connected"}
             asked += 1
             if asked == 1 and "die early" in sys.argv[1]: sys.exit(3)
+        if line["request"]["subtype"] == "mcp_reconnect":
+            restarted = line["request"]["serverName"] == "slow" and "broken for ever" not in sys.argv[1]
+            if not restarted:
+                say(type="control_response", response={"subtype": "error", "request_id": line["request_id"], "error": "no"})
+                continue
         say(type="control_response", response={"subtype": "success", "request_id": line["request_id"], "response": response})
         if line["request"]["subtype"] == "interrupt" and running: # without a turn, an interrupt has no result
             running = False
@@ -104,7 +110,7 @@ func (w *watcher) turns() string {
 	var all []string
 	for _, e := range w.all {
 		switch e.typ {
-		case records.EventMCPReady, records.EventMCPFailed:
+		case records.EventMCPReady, records.EventMCPFailed, records.EventMCPRestarting:
 			all = append(all, e.typ+" "+e.data.ID)
 		case records.EventSent:
 			all = append(all, "sent "+e.data.Message.Prompt)

@@ -73,7 +73,8 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 			r.publish(draft{string(agent.Overridden), records.Event{Event: agent.Event{Text: text}}})
 		}
 	}
-	config, err := r.prepareMCP(ctx, program)
+	setup.MCPLimits = r.mcpLimits()
+	config, err := r.prepareMCP(ctx, program, setup.MCPLimits)
 	if err != nil {
 		return setup, err
 	}

@@ -392,7 +392,7 @@ func (r *runner) advance(ctx context.Context) {
 			}
 			continue // the prompt has failed
 		}
-		if r.gate.Closed() {
+		if !r.serversReady() {
 			return
 		}
 		m := r.queue[0]
@@ -412,7 +412,11 @@ func (r *runner) advance(ctx context.Context) {
 		r.setStatus(records.Thinking, "")
 		fault.Point("turn.recorded")
 		r.agent.Write(text)
+		r.gate.Sent()
 		r.followGit()
+	}
+	if r.over == "" && r.current == nil {
+		r.serversReady()
 	}
 }
 
@@ -451,7 +455,7 @@ func (r *runner) read(l pipe.Line) {
 			}
 			drafts = append(drafts, status...)
 			switch {
-			case e.Type == agent.MCPStatus || e.Type == agent.Background:
+			case e.Type == agent.MCPStatus || e.Type == agent.MCPRestarted || e.Type == agent.Background:
 				continue
 			case e.Type == agent.Done:
 				r.done(e, l.End, drafts...)
@@ -486,9 +490,9 @@ func (r *runner) read(l pipe.Line) {
 	r.showWork()
 }
 
-// isStatus reports whether a line contains only the answer to AskMCP, which is independent of the turn.
+// isStatus reports whether a line contains only an answer about MCP servers, which is independent of the turn.
 func isStatus(events []agent.Event) bool {
-	return len(events) == 1 && events[0].Type == agent.MCPStatus
+	return len(events) == 1 && (events[0].Type == agent.MCPStatus || events[0].Type == agent.MCPRestarted)
 }
 
 // publishLines publishes the events of the lines up to end.

@@ -38,7 +38,8 @@ func (s *Service) Routes() []edge.Route {
 			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
 				"events, and new ones; attended: true if a person reads the events and can answer questions",
 			RawOut: api.TypeEvents, Status: 200},
-	}, edge.Only(there, "sessions", s.uploadRoutes()), edge.Only(there, "sessions", s.gitRoutes()), s.memoryRoutes())
+	}, edge.Only(there, "sessions", s.mcpRoutes()), edge.Only(there, "sessions", s.uploadRoutes()),
+		edge.Only(there, "sessions", s.gitRoutes()), s.memoryRoutes())
 }
 
 func (s *Service) sessionRoutes() []edge.Route {

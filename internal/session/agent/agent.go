@@ -8,6 +8,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"time"
 
 	"github.com/RelevanceAI/harvest/internal/base/mcp"
 	"github.com/RelevanceAI/harvest/internal/engine"
@@ -53,6 +54,7 @@ type Setup struct {
 	Approval     Approval
 	Settings     string // path in the sandbox of the file that Guard returned; "" means none
 	MCPConfig    string // path in the sandbox of the MCP configuration; "" means none
+	MCPLimits    MCPLimits
 	// Again means that the process runs already, and that all its output is decoded again: turns begin without
 	// Prompt.
 	Again  bool
@@ -108,6 +110,9 @@ const (
 	Retrying   Type = "agent.retrying"   // Text, Attempt: the model's API failed and the request is retried
 	Overridden Type = "agent.overridden" // Text: settings of the repository that are overridden
 	MCPStatus  Type = "mcp.status"       // MCP: the answer to AskMCP; not for clients
+	// MCPRestarted sets ID, Failed, Text: the server of this name is ready after RestartMCP, or why not; not for
+	// clients.
+	MCPRestarted Type = "mcp.restarted"
 	// Background reports in Tasks how many background tasks run, such as commands that outlive their turn; not for
 	// clients.
 	Background Type = "background.tasks"
@@ -202,6 +207,12 @@ type MCP struct {
 	Error  string `json:"error,omitempty"`
 }
 
+// MCPLimits limit the start of MCP servers. Zero values mean the program's own limits.
+type MCPLimits struct {
+	Timeout time.Duration // after which a server that has not answered has failed
+	AtOnce  int           // how many servers start at the same time
+}
+
 // OneShot is an Agent whose program can answer one prompt and exit.
 type OneShot interface {
 	// Once returns the command: its standard input is the prompt, and the Conversation of Open decodes the lines of
@@ -213,12 +224,15 @@ type OneShot interface {
 type MCPAsker interface {
 	// AskMCP returns the input that requests the state; the answer is an MCPStatus event.
 	AskMCP() []byte
+	// RestartMCP returns the input that starts an MCP server again; the answer is an MCPRestarted event. The program may
+	// read no other input until then.
+	RestartMCP(name string) []byte
 }
 
 // MCPConfigurer is an Agent whose program supports MCP servers.
 type MCPConfigurer interface {
 	// MCPConfig returns the content of the file that Setup.MCPConfig names.
-	MCPConfig(servers []mcp.Server) ([]byte, error)
+	MCPConfig(servers []mcp.Server, limits MCPLimits) ([]byte, error)
 }
 
 // Guard is an Agent whose program reads settings from files of the repository. These settings must not change the

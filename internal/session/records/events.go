@@ -73,17 +73,18 @@ type Synced struct {
 
 // Event types that do not come from the agent.
 const (
-	EventCreated   = "session.created"
-	EventStatus    = "session.status_changed"
-	EventEnded     = "session.ended"
-	EventStage     = "session.stage"
-	EventWaits     = "session.queued" // the sandbox is queued for its start
-	EventQueued    = "message.queued"
-	EventSent      = "message.sent"
-	EventCancelled = "message.cancelled"
-	EventMCPReady  = "mcp.ready"     // ID: an MCP server has listed its tools
-	EventMCPFailed = "mcp.failed"    // ID, Reason: it has not, and the turn begins without it
-	EventStarted   = "agent.started" // a process of the agent started; it has not printed anything yet
+	EventCreated       = "session.created"
+	EventStatus        = "session.status_changed"
+	EventEnded         = "session.ended"
+	EventStage         = "session.stage"
+	EventWaits         = "session.queued" // the sandbox is queued for its start
+	EventQueued        = "message.queued"
+	EventSent          = "message.sent"
+	EventCancelled     = "message.cancelled"
+	EventMCPReady      = "mcp.ready"      // ID: an MCP server has listed its tools
+	EventMCPRestarting = "mcp.restarting" // ID: it is started again; mcp.ready or mcp.failed follows
+	EventMCPFailed     = "mcp.failed"     // ID, Reason: it has not, and the turn begins without it
+	EventStarted       = "agent.started"  // a process of the agent started; it has not printed anything yet
 )
 
 // EventOutputLost reports that a part of the agent's output is missing, and has become no events. Reason says how much.

@@ -40,6 +40,7 @@ type Source struct {
 	Names   []string      // of the secrets that are searched first
 	Dir     string        // of the repository, which may have servers of its own
 	Own     []byte        // the user's own servers, in the format of mcp.Parse
+	Limits  agent.MCPLimits
 }
 
 // Config is the configuration of an agent's MCP servers.
@@ -99,7 +100,7 @@ func (src Source) Write(ctx context.Context, c agent.MCPConfigurer) (Config, err
 	if len(servers) == 0 {
 		return Config{Invalid: invalid}, nil
 	}
-	config, err := c.MCPConfig(servers)
+	config, err := c.MCPConfig(servers, src.Limits)
 	if err == nil {
 		err = src.Sandbox.CopyFile(ctx, configDir, configFile, config)
 	}

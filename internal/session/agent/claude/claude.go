@@ -6,6 +6,7 @@ package claude
 import (
 	"encoding/json"
 	"maps"
+	"strconv"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/mcp"
@@ -46,7 +47,9 @@ func command(s agent.Setup, more ...string) engine.Command {
 		args = append(args, "--settings", s.Settings)
 	}
 	if s.MCPConfig != "" {
-		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config")
+		// The program's roots are its directory and those of --add-dir. The filesystem server serves the roots in place of
+		// its arguments, and the session may have more repositories.
+		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config", "--add-dir", mcp.Workspace)
 	}
 	if s.System != "" {
 		args = append(args, "--append-system-prompt", s.System)
@@ -55,6 +58,12 @@ func command(s agent.Setup, more ...string) engine.Command {
 		"IS_SANDBOX": "1", // without it, the program refuses bypassPermissions to root
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 		"DISABLE_AUTOUPDATER":                      "1",
+	}
+	if s.MCPLimits.Timeout > 0 {
+		env["MCP_TIMEOUT"] = strconv.FormatInt(s.MCPLimits.Timeout.Milliseconds(), 10)
+	}
+	if s.MCPLimits.AtOnce > 0 {
+		env["MCP_SERVER_CONNECTION_BATCH_SIZE"] = strconv.Itoa(s.MCPLimits.AtOnce)
 	}
 	if s.Access != nil {
 		maps.Copy(env, environment(*s.Access))
@@ -66,8 +75,10 @@ func command(s agent.Setup, more ...string) engine.Command {
 // Kept implements agent.Keeper.
 func (Agent) Kept() string { return `"$CLAUDE_CONFIG_DIR"/projects/*/"$CONVERSATION".jsonl` }
 
-// MCPConfig implements agent.MCPConfigurer.
-func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.ClaudeConfig(servers) }
+// MCPConfig implements agent.MCPConfigurer: the limits are in the program's environment.
+func (Agent) MCPConfig(servers []mcp.Server, _ agent.MCPLimits) ([]byte, error) {
+	return mcp.ClaudeConfig(servers)
+}
 
 // environment returns the environment variables that tell the program how to reach its model:
 // https://code.claude.com/docs/en/env-vars. The kind of the token determines the variable: the program uses other
@@ -132,6 +143,16 @@ func (c *conversation) Interrupt() []byte { return c.request(map[string]any{"sub
 
 // AskMCP implements agent.MCPAsker.
 func (c *conversation) AskMCP() []byte { return c.request(map[string]any{"subtype": "mcp_status"}) }
+
+// restart is the beginning of the ID of a request that starts an MCP server again. Its name is the rest: another
+// conversation may decode the answer.
+const restart = "harvest-restart-"
+
+// RestartMCP implements agent.MCPAsker.
+func (c *conversation) RestartMCP(name string) []byte {
+	return line(map[string]any{"type": "control_request", "request_id": restart + name,
+		"request": map[string]any{"subtype": "mcp_reconnect", "serverName": name}})
+}
 
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {

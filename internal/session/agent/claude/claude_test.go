@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -360,9 +361,57 @@ func TestMCPStatus(t *testing.T) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	config, err := claude.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})
+	config, err := claude.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}},
+		agent.MCPLimits{})
 	if err != nil || !strings.Contains(string(config), `"command": "x"`) {
 		t.Errorf("%s, %v", config, err)
+	}
+}
+
+// TestMCPRestart checks the request that starts an MCP server again, and its answers, which another conversation may
+// decode.
+//
+// mission: E5
+func TestMCPRestart(t *testing.T) {
+	t.Parallel()
+	asker, ok := claude.Agent{}.Open(agent.Setup{}).(agent.MCPAsker)
+	if !ok {
+		t.Fatal("it cannot start servers again")
+	}
+	want := `{"request":{"serverName":"a-1_b","subtype":"mcp_reconnect"},"request_id":"harvest-restart-a-1_b",` +
+		`"type":"control_request"}` + "\n"
+	if got := string(asker.RestartMCP("a-1_b")); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	c := claude.Agent{}.Open(agent.Setup{})
+	for line, want := range map[string]agent.Event{
+		`{"type":"control_response","response":{"subtype":"success","request_id":"harvest-restart-a-1_b"}}`: {
+			Type: agent.MCPRestarted, ID: "a-1_b"},
+		`{"type":"control_response","response":{"subtype":"error","request_id":"harvest-restart-b",` +
+			`"error":"Request timed out"}}`: {Type: agent.MCPRestarted, ID: "b", Failed: true,
+			Text: "Request timed out"},
+	} {
+		if diff := cmp.Diff([]agent.Event{want}, agenttest.Decode(c, line)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// TestMCPSetup checks that the program has Harvest's limits for the start of servers, and that its roots include the
+// directories of all repositories.
+//
+// mission: E5
+func TestMCPSetup(t *testing.T) {
+	t.Parallel()
+	cmd := claude.Agent{}.Command(agent.Setup{Dir: "/workspace/a/b", MCPConfig: "/tmp/x.json",
+		MCPLimits: agent.MCPLimits{Timeout: 2 * time.Minute, AtOnce: 3}})
+	if cmd.Env["MCP_TIMEOUT"] != "120000" || cmd.Env["MCP_SERVER_CONNECTION_BATCH_SIZE"] != "3" ||
+		!strings.Contains(strings.Join(cmd.Args, " "), " --add-dir /workspace") {
+		t.Errorf("%q with %v", cmd.Args, cmd.Env)
+	}
+	cmd = claude.Agent{}.Command(agent.Setup{Dir: "/workspace/a"})
+	if _, ok := cmd.Env["MCP_TIMEOUT"]; ok || slices.Contains(cmd.Args, "--add-dir") {
+		t.Errorf("without servers: %q with %v", cmd.Args, cmd.Env)
 	}
 }
 

@@ -29,7 +29,10 @@ type printed struct {
 	Request   *controlRequest `json:"request"`
 
 	Response struct {
-		Response struct {
+		Subtype   string `json:"subtype"`
+		RequestID string `json:"request_id"`
+		Error     string `json:"error"`
+		Response  struct {
 			MCPServers []agent.MCP `json:"mcpServers"`
 		} `json:"response"`
 	} `json:"response"`
@@ -167,6 +170,10 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		}
 		return nil, true
 	case "control_response":
+		if name, ok := strings.CutPrefix(p.Response.RequestID, restart); ok {
+			return []agent.Event{{Type: agent.MCPRestarted, ID: name, Failed: p.Response.Subtype == "error",
+				Text: p.Response.Error}}, true
+		}
 		if p.Response.Response.MCPServers == nil {
 			return nil, true // acknowledges a request from Harvest
 		}

@@ -160,6 +160,8 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		return []agent.Event{{Type: agent.Ready, Conversation: e.Session, Version: e.Version}}, true
 	case BridgeMCP:
 		return []agent.Event{{Type: agent.MCPStatus, MCP: e.MCP}}, true
+	case BridgeRestarted:
+		return []agent.Event{{Type: agent.MCPRestarted, ID: e.Server, Failed: e.Message != "", Text: e.Message}}, true
 	case BridgeError:
 		if c.turn.state == idle {
 			return nil, false

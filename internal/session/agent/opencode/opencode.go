@@ -28,9 +28,9 @@ func (Agent) Name() string { return "opencode" }
 
 // Request is a line of the bridge's input.
 type Request struct {
-	Op string `json:"op"` // "prompt", "abort", "reply", "answer", "dismiss" or "mcp"
+	Op string `json:"op"` // "prompt", "abort", "reply", "answer", "dismiss", "mcp" or "restart"
 	// ID is the ID of the prompt, of the permission that a reply is about, or of the question that is answered or
-	// dismissed.
+	// dismissed; or the name of an MCP server to restart.
 	ID      string     `json:"id,omitempty"`
 	Text    string     `json:"text,omitempty"`    // the prompt; or the reason of a reply that rejects
 	Reply   string     `json:"reply,omitempty"`   // "once", "always" or "reject"
@@ -42,7 +42,9 @@ const (
 	BridgeReady = "harvest.ready" // Notice: the server is ready, and the conversation exists
 	BridgeError = "harvest.error" // Notice: a request failed
 	BridgeMCP   = "harvest.mcp"   // Notice: state of the MCP servers
-	BridgeTired = "harvest.tired" // Notice: the model's API has failed too often; the turn is aborted
+	// BridgeRestarted has the Server that was started again, and the Message if it failed.
+	BridgeRestarted = "harvest.mcp_restarted"
+	BridgeTired     = "harvest.tired" // Notice: the model's API has failed too often; the turn is aborted
 )
 
 // Notice is a line that comes from the bridge itself.
@@ -51,6 +53,7 @@ type Notice struct {
 	Session string      `json:"session,omitempty"`
 	Version string      `json:"version,omitempty"`
 	Message string      `json:"message,omitempty"`
+	Server  string      `json:"server,omitempty"`
 	MCP     []agent.MCP `json:"mcp,omitempty"`
 }
 
@@ -86,7 +89,9 @@ func (Agent) Command(s agent.Setup) engine.Command {
 func (Agent) Kept() string { return `"$XDG_DATA_HOME"/opencode/opencode.db` }
 
 // MCPConfig implements agent.MCPConfigurer.
-func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers, 0) }
+func (Agent) MCPConfig(servers []mcp.Server, limits agent.MCPLimits) ([]byte, error) {
+	return mcp.OpenCodeConfig(servers, limits.Timeout)
+}
 
 // environment returns the environment variables that tell the program how to reach its model: the key, and the
 // address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). That enables
@@ -152,6 +157,9 @@ func (c *conversation) Interrupt() []byte { return line(Request{Op: "abort"}) }
 
 // AskMCP implements agent.MCPAsker.
 func (c *conversation) AskMCP() []byte { return line(Request{Op: "mcp"}) }
+
+// RestartMCP implements agent.MCPAsker.
+func (c *conversation) RestartMCP(name string) []byte { return line(Request{Op: "restart", ID: name}) }
 
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {

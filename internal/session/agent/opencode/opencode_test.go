@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -429,13 +430,27 @@ func TestMCPStatus(t *testing.T) {
 	if !ok || string(asker.AskMCP()) != "{\"op\":\"mcp\"}\n" {
 		t.Fatal("it is not asked")
 	}
+	if got := string(asker.RestartMCP("a")); got != `{"op":"restart","id":"a"}`+"\n" {
+		t.Errorf("a restart is %s", got)
+	}
+	for line, want := range map[string]agent.Event{
+		`{"type":"harvest.mcp_restarted","server":"a"}`: {Type: agent.MCPRestarted, ID: "a"},
+		`{"type":"harvest.mcp_restarted","server":"a","message":"no"}`: {Type: agent.MCPRestarted, ID: "a",
+			Failed: true, Text: "no"},
+	} {
+		if diff := cmp.Diff([]agent.Event{want}, c.Decode([]byte(line))); diff != "" {
+			t.Error(diff)
+		}
+	}
 	got := c.Decode([]byte(`{"type":"harvest.mcp","mcp":[{"name":"a","status":"failed","error":"no"}]}`))
 	if len(got) != 1 || got[0].Type != agent.MCPStatus || len(got[0].MCP) != 1 ||
 		got[0].MCP[0] != (agent.MCP{Name: "a", Status: "failed", Error: "no"}) {
 		t.Errorf("%+v", got)
 	}
-	config, err := opencode.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})
-	if err != nil || !strings.Contains(string(config), `"type": "local"`) {
+	config, err := opencode.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}},
+		agent.MCPLimits{Timeout: 2 * time.Minute})
+	if err != nil || !strings.Contains(string(config), `"type": "local"`) ||
+		!strings.Contains(string(config), `"timeout": 120000`) {
 		t.Errorf("%s, %v", config, err)
 	}
 }

@@ -5,6 +5,7 @@ package bridge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -412,6 +413,26 @@ func (b *bridge) askMCP(ctx context.Context) {
 	b.tell(n)
 }
 
+// restartMCP starts an MCP server again and reports the result. OpenCode's server answers without an error also when the
+// MCP server has failed.
+func (b *bridge) restartMCP(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, mcpTime)
+	defer cancel()
+	n := opencode.Notice{Type: opencode.BridgeRestarted, Server: name}
+	var servers map[string]struct{ Status, Error string }
+	resp, err := b.do(ctx, http.MethodPost, "/mcp/"+url.PathEscape(name)+"/connect", nil)
+	if err == nil {
+		_ = resp.Body.Close()
+		err = b.get(ctx, "/mcp", &servers)
+	}
+	if s := servers[name]; err != nil {
+		n.Message = errors.Message(err)
+	} else if s.Status != "connected" {
+		n.Message = cmp.Or(s.Error, s.Status, "OpenCode does not know this server")
+	}
+	b.tell(n)
+}
+
 func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 	session := "/session/" + url.PathEscape(b.session)
 	switch r.Op {
@@ -431,6 +452,9 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 		return b.request(ctx, http.MethodPost, session+"/prompt_async", body, nil)
 	case "mcp":
 		go b.askMCP(ctx) // it takes long if an MCP server does not respond
+		return nil
+	case "restart":
+		go b.restartMCP(ctx, r.ID)
 		return nil
 	case "abort":
 		return b.request(ctx, http.MethodPost, session+"/abort", struct{}{}, nil)

@@ -74,6 +74,13 @@ func serve(mode string) int {
 	mux.HandleFunc("GET /mcp", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"good":{"status":"connected"},"bad":{"status":"failed","error":"it died"}}`)
 	})
+	mux.HandleFunc("POST /mcp/{name}/connect", func(w http.ResponseWriter, r *http.Request) {
+		if name := r.PathValue("name"); name != "good" && name != "bad" {
+			http.Error(w, "no such server", http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, "true")
+	})
 	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
 		config, ok := configurations[mode]
 		if !ok {
@@ -270,6 +277,11 @@ func TestBridge(t *testing.T) {
 		{opencode.Request{Op: "mcp"},
 			`{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it ` +
 				`died"},{"name":"good","status":"connected"}]}`},
+		{opencode.Request{Op: "restart", ID: "good"}, `{"type":"harvest.mcp_restarted","server":"good"}`},
+		{opencode.Request{Op: "restart", ID: "bad"},
+			`{"type":"harvest.mcp_restarted","message":"it died","server":"bad"}`},
+		{opencode.Request{Op: "restart", ID: "a/b"}, `{"type":"harvest.mcp_restarted",` +
+			`"message":"OpenCode's server answered with status 404: no such server","server":"a/b"}`},
 		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"unknown operation \"odd\""}`},
 		{opencode.Request{Op: "prompt", Text: "refuse"},
 			`{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
