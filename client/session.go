@@ -78,7 +78,13 @@ func (c *Client) Messages(ctx context.Context, ref string) ([]api.Message, error
 	return list[api.Message](ctx, c, api.Path(api.SessionMessages, ref), nil)
 }
 
-// CancelMessage removes a prompt from the queue.
+// Hold records a prompt that is sent after ReleaseMessages.
+func (c *Client) Hold(ctx context.Context, ref, prompt string) (api.QueuedMessage, error) {
+	return ask[api.QueuedMessage](ctx, c, http.MethodPost, api.Path(api.SessionMessages, ref), nil,
+		api.MessageRequest{Prompt: prompt, Hold: true})
+}
+
+// CancelMessage removes a prompt that is queued or held.
 func (c *Client) CancelMessage(ctx context.Context, ref, message string) error {
 	return c.call(ctx, http.MethodDelete, api.Path(api.SessionMessage, ref, message), nil, nil, nil)
 }
@@ -99,6 +105,20 @@ func (c *Client) SessionMCP(ctx context.Context, ref string) ([]api.MCPServer, e
 // result.
 func (c *Client) RestartSessionMCP(ctx context.Context, ref, server string) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.SessionMCPRestart, ref, server), nil, nil, nil)
+}
+
+// StopSessionHolding is StopSession, but also holds the queued prompts: they are sent after ReleaseMessages.
+func (c *Client) StopSessionHolding(ctx context.Context, ref string) error {
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionStop, ref), url.Values{"hold": {"true"}}, nil, nil)
+}
+
+// ReleaseMessages queues a prompt that is held; "" means all of them.
+func (c *Client) ReleaseMessages(ctx context.Context, ref, message string) error {
+	query := url.Values{}
+	if message != "" {
+		query.Set("message", message)
+	}
+	return c.call(ctx, http.MethodPost, api.Path(api.SessionRelease, ref), query, nil, nil)
 }
 
 // Answer answers a question of the agent: question is the ID of its event agent.asked.

@@ -12,7 +12,8 @@ const (
 	Sessioned         = "/v1/sessions/{id}"
 	SessionMessages   = "/v1/sessions/{id}/messages"
 	SessionMessage    = "/v1/sessions/{id}/messages/{message}"
-	SessionStop       = "/v1/sessions/{id}/stop"
+	SessionStop       = "/v1/sessions/{id}/stop"    // ?hold=
+	SessionRelease    = "/v1/sessions/{id}/release" // ?message=
 	SessionMCP        = "/v1/sessions/{id}/mcp"
 	SessionMCPRestart = "/v1/sessions/{id}/mcp/{server}/restart"
 	SessionAnswer     = "/v1/sessions/{id}/answers/{question}"
@@ -176,6 +177,7 @@ type Usage struct {
 // MessageRequest is the body of POST /v1/sessions/{id}/messages.
 type MessageRequest struct {
 	Prompt string `json:"prompt"`
+	Hold   bool   `json:"hold,omitempty"` // send it only after a release
 }
 
 // QueuedMessage is the response.
@@ -188,7 +190,7 @@ type QueuedMessage struct {
 type Message struct {
 	ID      string    `json:"id"`
 	Prompt  string    `json:"prompt"`
-	State   string    `json:"state"` // "queued", "running", "completed", "stopped", "failed" or "cancelled"
+	State   string    `json:"state"` // "queued", "held", "running", "completed", "stopped", "failed" or "cancelled"
 	Reply   string    `json:"reply,omitempty"`
 	Created time.Time `json:"created_at"`
 	Started time.Time `json:"started_at,omitzero"`
@@ -222,8 +224,10 @@ type SessionEvent struct {
 	Path        string          `json:"path,omitempty"`
 	Created     bool            `json:"created,omitempty"`
 	Questions   []Question      `json:"questions,omitempty"`
-	Interrupted bool            `json:"interrupted,omitempty"`
+	Interrupted bool            `json:"interrupted,omitempty"` // of done and tool.completed: the turn was stopped
 	Reason      string          `json:"reason,omitempty"`
+	// Deadline is when the agent decides a question of agent.asked itself; zero if it waits without a limit.
+	Deadline time.Time `json:"deadline,omitzero"`
 	// Cause is set in done if the turn failed and the same prompt would fail again: "cost_limit", "no_credit",
 	// "key_refused", "unknown_model" or "prompt_too_long".
 	Cause     string      `json:"cause,omitempty"`

@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
+	"github.com/RelevanceAI/harvest/internal/session/inputs"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/once"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
@@ -96,7 +97,7 @@ type Manager struct {
 	runners map[string]*runner    // guarded by mu; of sessions that have not ended
 	spares  *spares.Pool[*runner] // nil without sessions made ahead
 	once    once.Runner
-	inputs  inputs
+	inputs  inputs.Files
 }
 
 // Open returns a Manager that resumes the sessions of the Store. Close stops the Manager; agents keep running.
@@ -119,7 +120,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
 	var err error
-	if m.inputs, err = openInputs(opts.Uploads); err != nil {
+	if m.inputs, err = inputs.Open(opts.Uploads); err != nil {
 		return nil, err
 	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -128,10 +129,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
 		m.stop()
-		m.inputs.close()
+		m.inputs.Close()
 		return nil, errors.Wrapf(err, "list the sessions")
 	}
-	m.inputs.retain(ctx, live)
+	m.inputs.Retain(ctx, live)
 	m.openSpares(ctx, live)
 	for _, s := range live {
 		if s.Spare {
@@ -150,7 +151,7 @@ func (m *Manager) Close() {
 	m.closeSpares()
 	m.stop()
 	m.work.Close()
-	m.inputs.close()
+	m.inputs.Close()
 }
 
 // Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the
@@ -167,16 +168,16 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (reco
 	if err != nil {
 		return records.Session{}, errors.Stage(err, "validate")
 	}
-	given, err := m.inputs.take(account, s.ID, req)
+	given, err := m.inputs.Take(account, s.ID, req.inputs())
 	if err != nil {
 		return records.Session{}, errors.Stage(err, "validate")
 	}
 	if taken, ok := m.takeSpare(ctx, s, req, given); ok {
-		m.inputs.release(ctx, s.ID)
+		m.inputs.Release(ctx, s.ID)
 		return taken, nil
 	}
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
-		m.inputs.release(ctx, s.ID)
+		m.inputs.Release(ctx, s.ID)
 		return records.Session{}, errors.Wrapf(err, "record the session")
 	}
 	fault.Point("session.recorded")
@@ -300,10 +301,12 @@ func (m *Manager) recover(ctx context.Context, s records.Session) error {
 				continue
 			}
 			r.queue = append(r.queue, msg)
+		case records.Held:
+			r.onHold = append(r.onHold, msg)
 		}
 	}
 	r.recoverTurns(ctx, running)
-	r.recovered, r.given = true, m.inputs.find(ctx, s.ID)
+	r.recovered, r.given = true, m.inputs.Find(ctx, s.ID)
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return nil
 }
@@ -414,9 +417,6 @@ func (m *Manager) Messages(ctx context.Context, account, ref string) ([]records.
 // Exhausted (the queue is full, or a limit of the session is reached).
 func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg records.Message, position int,
 	err error) {
-	if err := records.CheckPrompt(prompt); err != nil {
-		return records.Message{}, 0, err
-	}
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
 		return records.Message{}, 0, err
@@ -438,7 +438,7 @@ func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg re
 	return msg, position, err
 }
 
-// Cancel removes a prompt from the queue. It returns Conflict if the prompt was sent already.
+// Cancel removes a prompt that is queued or held. It returns Conflict if the prompt was sent already.
 func (m *Manager) Cancel(ctx context.Context, account, ref, message string) error {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -453,14 +453,7 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	if err != nil {
 		return err
 	}
-	return r.call(ctx, func() error {
-		if r.current == nil {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the agent has no current turn"),
-				"send a prompt, or end the session")
-		}
-		r.interrupt("a user stopped it")
-		return nil
-	})
+	return r.call(ctx, r.stop)
 }
 
 // Answer answers a question of the agent.
@@ -508,3 +501,6 @@ func (m *Manager) End(ctx context.Context, account, ref string) error {
 		return errors.Wrapf(ctx.Err(), "end session %s", s.ID)
 	}
 }
+
+// Uploads returns the store of the files that clients send ahead of their sessions.
+func (m *Manager) Uploads() *uploads.Store { return m.inputs.Store }

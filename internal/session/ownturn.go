@@ -26,7 +26,7 @@ func (r *runner) beginOwn(why string, end int64, drafts ...draft) {
 	r.published = max(r.published, end)
 	r.setStatus(records.Thinking, "")
 	r.followGit()
-	if err := r.used(0); err != nil {
+	if err := r.session().Exhausted(0); err != nil {
 		r.interrupt(err.Error())
 	}
 }

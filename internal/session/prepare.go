@@ -60,7 +60,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	r.creds.Take(p.Logins)
 	if p.Err == nil {
 		r.ready, r.given = true, workspace.Given{}
-		r.m.inputs.release(ctx, r.id)
+		r.m.inputs.Release(ctx, r.id)
 		r.catchUp(p)
 		if r.session().Status == records.Creating {
 			r.setStatus(records.Ready, "")
@@ -80,10 +80,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	if stage := errors.StageOf(p.Err); stage != "" {
 		reason = stage + ": " + reason
 	}
-	for _, m := range r.queue {
-		r.drop(m, reason)
-	}
-	r.queue = nil
+	r.dropAll(reason)
 	r.setStatus(records.Failed, reason)
 	r.failed = true
 	r.end(reason)

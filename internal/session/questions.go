@@ -15,7 +15,12 @@ import (
 
 // open records a question.
 func (r *runner) open(e agent.Event) {
-	q := questions.Question{Tool: e.Tool, Asks: e.Questions, Opened: time.Now(), Seen: r.attended()}
+	opened := r.session().Asked[e.ID] // after a restart, the agent's output is read again
+	if opened.IsZero() {
+		opened = time.Now().UTC()
+		r.change(func(s *records.Session) { s.RecordQuestion(e.ID, opened) })
+	}
+	q := questions.Question{Tool: e.Tool, Asks: e.Questions, Opened: opened, Seen: r.attended()}
 	if len(q.Asks) > 0 {
 		q.Tool = ""
 	}
@@ -85,6 +90,14 @@ func (r *runner) answerDue() (due time.Time) {
 		}
 	}
 	return due
+}
+
+// deadlineOf returns when answerLate answers the question of e; zero if e is no question, or if it does not time out.
+func (r *runner) deadlineOf(e agent.Event) time.Time {
+	if e.Type != agent.Asked || len(e.Questions) == 0 || r.asked[e.ID].Opened.IsZero() || !r.asksNothing() {
+		return time.Time{}
+	}
+	return r.asked[e.ID].Opened.Add(r.m.opts.QuestionWait).UTC()
 }
 
 // answerLate answers the model's questions that have timed out.

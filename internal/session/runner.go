@@ -13,7 +13,6 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
-	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
@@ -28,7 +27,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/questions"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/servers"
-	"github.com/RelevanceAI/harvest/internal/session/text"
 	"github.com/RelevanceAI/harvest/internal/session/volumes"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 )
@@ -61,21 +59,22 @@ type runner struct {
 	stages    chan records.Stage
 	undo      context.CancelFunc
 	queue     []records.Message
-	current   *records.Message // the turn under way
-	deferred  *records.Message // a prompt that the agent postponed because it began a turn by itself; nil for none
-	began     time.Time        // start of the turn
-	heard     time.Time        // last sign of activity of the agent
-	killAt    time.Time        // when an interrupted turn is killed; zero if none is interrupted
-	stopped   string           // why the turn was interrupted
-	sent      string           // ID of the last prompt for which EventSent was published
-	crashed   string           // ID of the prompt whose turn restarted after the agent crashed
-	ahead     bool             // startAhead has run
-	early     string           // ID of the prompt for which a crashed agent restarted before it received the prompt
-	agent     *pipe.Process    // nil while none runs
-	busy      busy             // the sandbox, during a turn
-	occupied  time.Time        // until when background tasks keep the sandbox busy; zero without them
-	gate      *servers.Gate    // nil when prompts may be sent
-	line      *models.Line     // to the model; nil unless an agent runs that needs one
+	onHold    []records.Message // prompts that wait for a release
+	current   *records.Message  // the turn under way
+	deferred  *records.Message  // a prompt that the agent postponed because it began a turn by itself; nil for none
+	began     time.Time         // start of the turn
+	heard     time.Time         // last sign of activity of the agent
+	killAt    time.Time         // when an interrupted turn is killed; zero if none is interrupted
+	stopped   string            // why the turn was interrupted
+	sent      string            // ID of the last prompt for which EventSent was published
+	crashed   string            // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool              // startAhead has run
+	early     string            // ID of the prompt for which a crashed agent restarted before it received the prompt
+	agent     *pipe.Process     // nil while none runs
+	busy      busy              // the sandbox, during a turn
+	occupied  time.Time         // until when background tasks keep the sandbox busy; zero without them
+	gate      *servers.Gate     // nil when prompts may be sent
+	line      *models.Line      // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
 	tools     map[string]time.Time            // running tools and their start; zero if unknown
 	timed     bool                            // the turn began under this server, so that durations of tools are known
@@ -299,77 +298,6 @@ func (r *runner) putMessage(m records.Message) {
 	}
 }
 
-// enqueue adds a prompt to the queue. purpose is that of a prompt of Harvest's own, otherwise "".
-func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (records.Message, error) {
-	if len(r.queue) >= maxQueue {
-		return records.Message{}, errors.Remedy(
-			errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue),
-			"wait until the agent has answered some, or cancel them")
-	}
-	m := records.Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: records.Queued,
-		Created: time.Now().UTC(), Purpose: purpose}
-	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
-		return records.Message{}, errors.Wrapf(err, "record the message")
-	}
-	r.queue = append(r.queue, m)
-	if r.session().Title == "" && purpose == "" {
-		r.change(func(s *records.Session) { s.Title = text.Title(prompt) })
-	}
-	r.publish(draft{records.EventQueued, records.Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
-	return m, nil
-}
-
-// cancel removes a prompt from the queue.
-func (r *runner) cancel(id string) error {
-	for i, m := range r.queue {
-		if m.ID == id {
-			r.queue = append(r.queue[:i:i], r.queue[i+1:]...)
-			r.drop(m, "")
-			return nil
-		}
-	}
-	if r.current != nil && r.current.ID == id || r.deferred != nil && r.deferred.ID == id {
-		return errors.Remedy(errors.Newf(errors.Conflict, "the agent is already working on the prompt"),
-			"stop the turn instead")
-	}
-	return errors.Newf(errors.NotFound, "message %.80q: not queued", id)
-}
-
-// drop cancels a queued prompt and publishes that.
-func (r *runner) drop(m records.Message, why string) {
-	m.State, m.Ended = records.Cancelled, time.Now().UTC()
-	r.putMessage(m)
-	r.publish(draft{records.EventCancelled, records.Event{Event: agent.Event{Reason: why}, MessageID: m.ID,
-		Message: &m}})
-	r.tellWaiter(m)
-}
-
-// exhausted returns Exhausted if the session has no turns left.
-func (r *runner) exhausted() error {
-	planned := len(r.queue)
-	if r.current != nil {
-		planned++
-	}
-	if r.deferred != nil {
-		planned++
-	}
-	return r.used(planned)
-}
-
-// used returns Exhausted if the session has no turns left beyond the completed and the planned ones.
-func (r *runner) used(planned int) error {
-	s := r.session()
-	switch l := s.Limits; {
-	case l.Turns > 0 && s.Turns+planned >= l.Turns:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has reached its limit of %d turns", l.Turns),
-			"create a new session, or give this one a higher limit")
-	case l.USD > 0 && s.Usage.Cost >= l.USD:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD, and its limit is %.2f",
-			s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
-	}
-	return nil
-}
-
 // advance sends the next prompt if no turn is under way.
 func (r *runner) advance(ctx context.Context) {
 	if r.session().Spare {
@@ -449,6 +377,7 @@ func (r *runner) read(l pipe.Line) {
 		for _, e := range events {
 			took := r.took(e)
 			r.track(e)
+			e.Interrupted = e.Interrupted || e.Type == agent.ToolCompleted && e.Failed && r.stopped != ""
 			status := gateEvents(r.gate.Hear(e))
 			if l.End <= r.published {
 				continue // published by an earlier server
@@ -465,7 +394,8 @@ func (r *runner) read(l pipe.Line) {
 				r.beginOwn(e.Text, l.End, drafts...)
 				drafts, e.Text = nil, ""
 			}
-			drafts = append(drafts, draft{string(e.Type), records.Event{Event: e, Took: took, Offset: l.End}})
+			drafts = append(drafts, draft{string(e.Type), records.Event{Event: e, Took: took, Deadline: r.deadlineOf(e),
+				Offset: l.End}})
 		}
 		more := false
 		if n < batch {
@@ -591,7 +521,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.change(func(s *records.Session) {
 		s.Turns++
 		s.Usage.Add(m.Usage)
-		s.Answered, s.Stopping, r.spent = nil, "", 0
+		s.Answered, s.Asked, s.Stopping, r.spent = nil, nil, "", 0
 	})
 	r.publish(append(drafts, draft{string(agent.Done), records.Event{Event: e, Message: &m, Cause: permanent,
 		Offset: end}})...)
@@ -736,10 +666,7 @@ func (r *runner) finish(ctx context.Context) {
 		}
 	}
 	r.preparing.end(hasEnded(r.id))
-	for _, m := range r.queue {
-		r.drop(m, r.over)
-	}
-	r.queue = nil
+	r.dropAll(r.over)
 	if r.deferred != nil {
 		r.drop(*r.deferred, r.over)
 		r.deferred = nil
@@ -773,6 +700,6 @@ func (r *runner) finish(ctx context.Context) {
 	})
 	r.publish(draft{records.EventEnded, records.Event{Event: agent.Event{Reason: r.over}, Status: status}})
 	r.history.Keep(r.session().Sandbox.Volumes, r.session().Active)
-	r.m.inputs.release(ctx, r.id)
+	r.m.inputs.Release(ctx, r.id)
 	r.m.forget(r.id)
 }

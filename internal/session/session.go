@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/inputs"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 )
@@ -58,6 +59,12 @@ const maxQueue = 100
 
 // sendsCommits reports whether the client sends the commits of the first repository.
 func (req Request) sendsCommits() bool { return len(req.Bundle) > 0 || req.BundleID != "" }
+
+// inputs are the files of the request.
+func (req Request) inputs() inputs.Request {
+	return inputs.Request{Bundle: req.Bundle, BundleID: req.BundleID, Patch: req.Uncommitted.Patch,
+		PatchID: req.PatchID, Shallow: req.Shallow, Author: req.Uncommitted.Author}
+}
 
 // sent describes the user's own state of the first repository.
 func (req Request) sent() workspace.Sent {

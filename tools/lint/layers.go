@@ -163,6 +163,8 @@ var rows = []row{
 	{"session/workspace", []string{"fleet", "fleet/commands", "session/credentials", "session/git",
 		"session/memory/names", "session/pipe", "session/shell"}, "it works in the sandbox; session decides when"},
 	{"session/text", nil, "texts only"},
+	{"session/inputs", []string{"session/records", "session/uploads", "session/workspace"},
+		"it keeps the files of a session; session decides when they are needed"},
 	{"session/uploads", nil, "it keeps files; session knows their meaning"},
 	{"session/pulls", []string{"session/git", "session/github", "session/text", "session/workspace"},
 		"it knows GitHub and the text; session pushes the work and asks the agent"},

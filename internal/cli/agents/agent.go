@@ -259,7 +259,7 @@ type turns struct {
 
 // follow shows the events of turns.
 func (c commands) follow(ctx context.Context, server *client.Client, t turns, format string) error {
-	show := newTurnView(c, format, t.prompt)
+	show := newTurnView(c, format, t.session, t.prompt)
 	defer show.close()
 	pending := map[string]bool{}
 	var end *api.SessionEvent // of the last turn
@@ -280,6 +280,8 @@ func (c commands) follow(ctx context.Context, server *client.Client, t turns, fo
 		switch e.Type {
 		case "message.queued":
 			pending[data.MessageID] = true
+		case "message.held":
+			delete(pending, data.MessageID)
 		case "message.cancelled":
 			delete(pending, data.MessageID)
 			if wanted && t.prompt != "" {

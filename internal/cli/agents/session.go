@@ -22,8 +22,8 @@ type commands struct{ *cli.CLI }
 func Sessions(base *cli.CLI) []*cobra.Command {
 	c := commands{base}
 	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
-		c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(), c.pushCommand(),
-		c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
+		c.stopCommand(), c.queueCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(),
+		c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 
 func (c commands) sessionsCommand() *cobra.Command {
@@ -124,15 +124,23 @@ func (c commands) attachCommand() *cobra.Command {
 }
 
 func (c commands) stopCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "stop SESSION",
-		Short:   "Interrupt the current turn",
-		Example: "  harvest stop ses_01jx",
+	hold := false
+	cmd := &cobra.Command{
+		Use:   "stop SESSION [flags]",
+		Short: "Interrupt the current turn",
+		Long: `Interrupt the current turn. The agent continues with the next queued prompt, unless --hold is given: then
+the queued prompts are held until "harvest queue release".`,
+		Example: "  harvest stop ses_01jx\n  harvest stop ses_01jx --hold",
 		Args:    cli.Args(1, 1, "a session"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			if hold {
+				return server.StopSessionHolding(ctx, args[0])
+			}
 			return server.StopSession(ctx, args[0])
 		}),
 	}
+	cmd.Flags().BoolVar(&hold, "hold", false, "hold the queued prompts")
+	return cmd
 }
 
 func (c commands) answerCommand() *cobra.Command {
@@ -163,8 +171,11 @@ func (c commands) answerCommand() *cobra.Command {
 			}
 			a.Answers[question], a.Allow = answer, true
 		}
-		if a.Allow == deny {
+		switch {
+		case a.Allow == deny:
 			return cli.Usage(cmd, "give --allow, --answer or --deny")
+		case a.Message != "" && !deny:
+			return cli.Usage(cmd, "--message is the reason of a denial; add --deny, or omit it")
 		}
 		return c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			return server.Answer(ctx, args[0], args[1], a)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -15,6 +16,7 @@ import (
 // reply and nothing else, so that a program can read it; all other lines go to standard error.
 type turnView struct {
 	c       commands
+	session string
 	json    bool
 	prompt  string // ID of the prompt whose reply is wanted; "" means all prompts
 	writing string // ID of the message in progress
@@ -24,8 +26,8 @@ type turnView struct {
 	replied map[string]bool   // IDs of prompts of which standard output has text of the reply
 }
 
-func newTurnView(c commands, format, prompt string) *turnView {
-	return &turnView{c: c, json: format == cli.FormatJSON, prompt: prompt, deltas: map[string]bool{},
+func newTurnView(c commands, format, session, prompt string) *turnView {
+	return &turnView{c: c, session: session, json: format == cli.FormatJSON, prompt: prompt, deltas: map[string]bool{},
 		aside: map[string]string{}, turns: map[string]string{}, replied: map[string]bool{}}
 }
 
@@ -73,12 +75,17 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.c.Hint("%s", syncedText(e.Synced))
 	case "message.sent":
 		v.sent(e.Message)
+	case "message.held":
+		v.held(e.Message)
 	case "message.started", "message.delta", "message.completed":
 		v.message(kind, e)
 	case "tool.started":
 		v.line("▸ %s %s", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	case "tool.completed":
-		if e.Failed {
+		switch {
+		case e.Interrupted:
+			v.line("  stopped")
+		case e.Failed:
 			v.line("  failed: %s", chat.FirstLine(e.Text))
 		}
 	case "file.changed":
@@ -115,6 +122,14 @@ func (v *turnView) sent(m *api.Message) {
 		v.c.Hint("%s", chat.OwnPrompt)
 	default:
 		v.c.Hint("> %s", strings.ReplaceAll(chat.Plain(m.Prompt), "\n", "\n> "))
+	}
+}
+
+// held prints a prompt that is held.
+func (v *turnView) held(m *api.Message) {
+	if m != nil {
+		v.line("  held, not sent: %s", chat.FirstLine(m.Prompt))
+		v.c.Hint("send it with: harvest queue release %s", v.session)
 	}
 }
 
@@ -179,6 +194,9 @@ func (v *turnView) asked(e api.SessionEvent) {
 		for _, o := range q.Options {
 			v.line("   - %s  %s", chat.Plain(o.Label), chat.Plain(o.Description))
 		}
+	}
+	if !e.Deadline.IsZero() {
+		v.line("  Without an answer until %s, the agent decides itself.", e.Deadline.Local().Format(time.TimeOnly))
 	}
 }
 

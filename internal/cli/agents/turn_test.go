@@ -16,7 +16,7 @@ func TestTurnView(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
 	c := commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
-	v := newTurnView(c, "text", "")
+	v := newTurnView(c, "text", "ses_1", "")
 	for _, e := range []struct{ kind, data string }{
 		{"session.queued", `{}`},
 		{"session.stage", `{"stage":{"name":"sandbox","ms":12.3}}`},
@@ -54,7 +54,7 @@ func TestTurnView(t *testing.T) {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +
-		"(thinking) in two lines\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n" +
+		"(thinking) in two lines\n▸ Bash ls\n  failed: exit 1\n▸ Odd n: 1\n▸ None \n  changed /w/a\n" +
 		"the model's API: attempt 1\nharvest: opencode.json sets model: not used\n" +
 		"harvest: the network policy refused x.example port 443: no rule allows it\n? AskUserQuestion \n  Which?\n" +
 		"   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
@@ -102,7 +102,7 @@ func TestReplyAlone(t *testing.T) {
 		"msg_3": "taken up within another turn\n",
 	} {
 		var out, stderr bytes.Buffer
-		v := newTurnView(commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}, "text", prompt)
+		v := newTurnView(commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}, "text", "ses_1", prompt)
 		for _, e := range events {
 			if _, err := v.event(api.Event{Type: e.kind, Data: json.RawMessage(e.data)}); err != nil {
 				t.Fatal(err)

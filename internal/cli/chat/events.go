@@ -116,13 +116,22 @@ func (m *Model) messageEvent(kind string, e api.SessionEvent) {
 		if e.Message != nil && e.Message.Purpose != "" {
 			return
 		}
-		m.asked++
+		if !m.unqueue(e) { // otherwise it was held
+			m.asked++
+		}
 		if e.Message != nil {
 			m.queued = append(m.queued, *e.Message)
 			m.editor.remember(e.Message.Prompt)
 			if i := slices.Index(m.sending, e.Message.Prompt); i >= 0 {
 				m.sending = slices.Delete(m.sending, i, i+1)
 			}
+		}
+	case "message.held":
+		if !m.unqueue(e) {
+			m.asked++
+		}
+		if e.Message != nil {
+			m.onHold = append(m.onHold, *e.Message)
 		}
 	case "message.cancelled":
 		m.unqueue(e)
@@ -162,13 +171,16 @@ func orReason(reason string) string {
 	return ": " + Plain(reason)
 }
 
-// unqueue removes a prompt from the queue.
-func (m *Model) unqueue(e api.SessionEvent) {
+// unqueue removes a prompt that is queued or held, and reports whether it was there.
+func (m *Model) unqueue(e api.SessionEvent) bool {
 	id := e.MessageID
 	if e.Message != nil {
 		id = e.Message.ID
 	}
-	m.queued = slices.DeleteFunc(m.queued, func(q api.Message) bool { return q.ID == id })
+	before := len(m.queued) + len(m.onHold)
+	is := func(q api.Message) bool { return q.ID == id }
+	m.queued, m.onHold = slices.DeleteFunc(m.queued, is), slices.DeleteFunc(m.onHold, is)
+	return len(m.queued)+len(m.onHold) < before
 }
 
 // begin begins a turn.
@@ -184,7 +196,7 @@ func (m *Model) begin(message *api.Message) {
 
 // prompt returns the lines of a user's prompt.
 func (m *Model) prompt(text string) (all []string) {
-	for i, line := range strings.Split(expand(Plain(strings.TrimSpace(text))), "\n") {
+	for i, line := range strings.Split(expand(Plain(trimPrompt(text))), "\n") {
 		mark := "  "
 		if i == 0 {
 			mark = m.mark()
@@ -272,7 +284,8 @@ func (m *Model) toolEvent(kind string, e api.SessionEvent) {
 		if e.Text != "" {
 			t.output = e.Text
 		}
-		t.failed, t.denied, t.took = e.Failed, e.Denied, time.Duration(e.Took*float64(time.Millisecond))
+		t.failed, t.denied, t.stopped = e.Failed, e.Denied, e.Interrupted
+		t.took = time.Duration(e.Took * float64(time.Millisecond))
 		m.forget(e.ID)
 		m.last, m.heard = t, m.now
 		m.block(m.closed(t)...)
@@ -348,7 +361,7 @@ func (m *Model) doneEvent(e api.SessionEvent) {
 	}
 	for _, id := range m.running {
 		t := m.tools[id]
-		t.failed = true
+		t.failed, t.stopped = true, e.Interrupted
 		m.block(m.closed(t)...)
 	}
 	m.texts, m.order, m.tools, m.running, m.questions = map[string]*message{}, nil, map[string]*tool{}, nil, nil

@@ -45,9 +45,27 @@ func (m *Model) stop() {
 	}
 }
 
+// hold interrupts the running turn and holds the queued prompts.
+func (m *Model) hold() {
+	if !m.busy() && len(m.queued) == 0 {
+		m.block("No turn and no queued prompt.")
+		return
+	}
+	m.stopping = m.busy()
+	m.act(Action{Act: Hold})
+}
+
+func (m *Model) release() {
+	if len(m.onHold) == 0 {
+		m.block("No prompt is held.")
+		return
+	}
+	m.act(Action{Act: Release})
+}
+
 // Submit processes a complete text: a command of the conversation, an answer, or a prompt.
 func (m *Model) Submit(text string) {
-	text = strings.TrimSpace(text)
+	text = trimPrompt(text)
 	if text == "" {
 		return
 	}
@@ -55,7 +73,7 @@ func (m *Model) Submit(text string) {
 	switch {
 	case m.command(text):
 	case m.current() != nil:
-		m.answer(text)
+		m.answer(strings.TrimSpace(text))
 	default:
 		if strings.HasPrefix(text, "//") { // an agent's command with the name of a chat command
 			text = text[1:]
@@ -77,7 +95,9 @@ continues. Ctrl-Z suspends this program, and Ctrl-L redraws the screen.
   /apply           apply the agent's changes to the work tree
   /output          show the whole output of the last tool
   /stop            stop the turn, as Esc does
-  /cancel          cancel the last queued prompt
+  /hold            stop the turn, and hold the queued prompts
+  /release         queue the held prompts again
+  /cancel          cancel the last queued or held prompt
   /end [discard]   end the session; with discard, even if changes are lost
   /quit            leave; the session stays
   /help            show this text
@@ -118,6 +138,10 @@ func (m *Model) command(text string) bool {
 		m.showOutput()
 	case "/stop":
 		m.stop()
+	case "/hold":
+		m.hold()
+	case "/release":
+		m.release()
 	case "/cancel":
 		m.cancel()
 	case "/quit", "/exit":
@@ -149,13 +173,14 @@ func (m *Model) showOutput() {
 	m.print(lines...)
 }
 
-// cancel takes the last queued prompt back into the editor.
+// cancel takes the last queued or held prompt back into the editor.
 func (m *Model) cancel() {
-	if len(m.queued) == 0 {
+	all := slices.Concat(m.onHold, m.queued)
+	if len(all) == 0 {
 		m.block("No prompt is queued.")
 		return
 	}
-	last := m.queued[len(m.queued)-1]
+	last := all[len(all)-1]
 	m.act(Action{Act: Cancel, ID: last.ID, Text: last.Prompt})
 	m.editor.set(last.Prompt)
 }

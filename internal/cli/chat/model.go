@@ -17,7 +17,9 @@ type Act string
 const (
 	Send     Act = "send"     // Text: a prompt
 	Stop     Act = "stop"     // the turn
-	Cancel   Act = "cancel"   // ID: a prompt that waits
+	Hold     Act = "hold"     // the turn is stopped, and the queued prompts are held
+	Release  Act = "release"  // the prompts that are held
+	Cancel   Act = "cancel"   // ID: a prompt that is queued or held
 	Answer   Act = "answer"   // ID, Answer
 	Diff     Act = "diff"     // the agent's changes
 	Checkout Act = "checkout" // Text: name of the branch, or ""
@@ -64,8 +66,9 @@ type Model struct {
 	stopping bool
 	retrying string
 	queued   []api.Message
-	sending  []string // prompts on their way to the server
-	pending  string   // current wait other than for the agent
+	onHold   []api.Message // prompts that wait for a release
+	sending  []string      // prompts on their way to the server
+	pending  string        // current wait other than for the agent
 	pendedAt time.Time
 
 	texts     map[string]*message
@@ -186,7 +189,7 @@ func (m *Model) Result(a Action, text string, err error) {
 		if err != nil && m.editor.text == "" {
 			m.editor.set(a.Text)
 		}
-	case Stop:
+	case Stop, Hold:
 		m.stopping = m.stopping && err == nil
 	case Diff:
 		m.wait("")

@@ -191,7 +191,7 @@ func TestStopAndLeave(t *testing.T) {
 	}
 	s.event("tool.started", `{"id":"c","tool":"Bash","input":{"command":"sleep 9"}}`)
 	s.event("done", `{"failed":true,"interrupted":true,"reason":"interrupted"}`)
-	s.has(s.all(), "● Bash  sleep 9  failed")
+	s.has(s.all(), "● Bash  sleep 9  stopped")
 	s.has(s.all(), "stopped")
 	s.typed("half\x03")
 	if s.Done() {
@@ -245,7 +245,8 @@ func TestQuestions(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	for typed, want := range map[string]api.AnswerRequest{
-		"1": {Allow: true}, "2": {Allow: true, Always: true}, "3": {}, "not on main": {Message: "not on main"},
+		"1": {Allow: true}, "2": {Allow: true, Always: true}, "3": {}, "no": {},
+		"3 not on main": {Message: "not on main"}, "YES": {Allow: true},
 	} {
 		s.event("agent.asked", `{"id":"p","tool":"Bash","input":{"command":"rm x"}}`)
 		s.typed(typed + "\r")
@@ -254,6 +255,16 @@ func TestQuestions(t *testing.T) {
 		}
 	}
 	s.has(s.all(), "? May Bash run?  rm x\n  1. yes\n")
+	for _, words := range []string{"Yes, go ahead", "not on main", "1 please", "no problem, do it"} { // decide nothing
+		s.event("agent.asked", `{"id":"w","tool":"Bash","input":{"command":"rm y"}}`)
+		s.typed(words + "\r")
+		if a := s.acted(); len(a) != 0 || s.current() == nil || s.editor.text != words {
+			t.Errorf("%q decides: %+v; the line has %q", words, a, s.editor.text)
+		}
+		s.has(s.all(), "Nothing is decided")
+		s.editor.take()
+		s.event("agent.withdrawn", `{"id":"w"}`)
+	}
 	s.event("agent.asked", `{"id":"plan","tool":"ExitPlanMode","input":{},"text":"# First\n\n1. look"}`)
 	s.event("agent.asked", `{"id":"next","tool":"Bash","input":{"command":"second"}}`)
 	s.has(s.all(), "First\n\n1. look\n\n? Is the plan right?")
@@ -278,6 +289,79 @@ func TestQuestions(t *testing.T) {
 	if got := choose(api.Question{Options: []api.Option{{Label: "a"}, {Label: "b"}}}, "1 2"); got != "1 2" {
 		t.Errorf("several where one is meant: %q", got)
 	}
+}
+
+// TestQuestionDeadline checks that a question shows when the agent decides it itself.
+func TestQuestionDeadline(t *testing.T) {
+	t.Parallel()
+	s := newSeat(t)
+	s.sent("go")
+	s.event("agent.asked", `{"id":"q","deadline":"1970-01-01T00:21:40Z","questions":[{"text":"Colour?"}]}`)
+	s.has(s.all(), "Without an answer within 5 min 00 s, the agent decides itself.")
+	s.later(48 * time.Second)
+	s.has(s.screen(), "answer within 4 min 12 s, or the agent decides")
+	s.later(time.Hour)
+	s.has(s.screen(), "answer within 0 s, or the agent decides")
+}
+
+// TestHeldPrompts checks that prompts can be held and released, and that held ones are seen.
+func TestHeldPrompts(t *testing.T) {
+	t.Parallel()
+	s := newSeat(t)
+	s.typed("/hold\r/release\r")
+	if a := s.acted(); len(a) != 0 {
+		t.Errorf("without a prompt: %+v", a)
+	}
+	s.has(s.all(), "No turn and no queued prompt.\n\nNo prompt is held.")
+	s.sent("go")
+	s.event("message.queued", `{"message":{"id":"msg_2","prompt":"later"}}`)
+	s.typed("/hold\r")
+	s.event("message.held", `{"message":{"id":"msg_2","prompt":"later"}}`)
+	s.has(s.screen(), "held: later")
+	s.lacks(s.screen(), "queued: later")
+	s.event("done", `{"interrupted":true}`)
+	if !s.idle() {
+		t.Error("a held prompt is waited for")
+	}
+	s.typed("/release\r")
+	if got := fmt.Sprint(s.acted()); got != fmt.Sprint([]Action{{Act: Hold}, {Act: Release}}) {
+		t.Error(got)
+	}
+	s.event("message.queued", `{"message":{"id":"msg_2","prompt":"later"}}`)
+	s.has(s.screen(), "queued: later")
+	s.lacks(s.screen(), "held: later")
+	s.event("message.held", `{"message":{"id":"msg_2","prompt":"later"}}`)
+	s.typed("/cancel\r")
+	if a := s.acted(); len(a) != 1 || a[0].Act != Cancel || a[0].ID != "msg_2" || s.editor.text != "later" {
+		t.Errorf("%+v, %q", a, s.editor.text)
+	}
+}
+
+// TestPromptKeepsIndentation checks that only blank lines before a prompt, and space after it, are left out.
+func TestPromptKeepsIndentation(t *testing.T) {
+	t.Parallel()
+	s := newSeat(t)
+	s.Submit("\n  \n    indented\n  less\n\n")
+	s.take()
+	if a := s.acted(); len(a) != 1 || a[0].Text != "    indented\n  less" {
+		t.Errorf("%+v", a)
+	}
+	s.event("message.sent", `{"message":{"id":"msg_1","prompt":"    indented\n  less"}}`)
+	s.has(s.all(), "›     indented\n    less")
+}
+
+// TestStoppedTool checks that a tool call that ends because the user stops the turn is not shown as failed.
+func TestStoppedTool(t *testing.T) {
+	t.Parallel()
+	s := newSeat(t)
+	s.sent("go")
+	s.event("tool.started", `{"id":"x","tool":"Bash","input":{"command":"sleep 1"}}`)
+	s.event("tool.completed", `{"id":"x","tool":"Bash","failed":true,"interrupted":true}`)
+	s.event("tool.started", `{"id":"y","tool":"Bash","input":{"command":"sleep 2"}}`)
+	s.event("done", `{"interrupted":true}`)
+	s.has(s.all(), "sleep 1  stopped")
+	s.has(s.all(), "sleep 2  stopped")
+	s.lacks(s.all(), "failed")
 }
 
 func TestCommands(t *testing.T) {

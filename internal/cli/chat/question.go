@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/api"
 )
@@ -18,12 +19,21 @@ type question struct {
 	text      string // what the decision is about, such as a plan
 	questions []api.Question
 	answers   map[string]string
+	deadline  time.Time // when the agent decides itself; zero if it waits without a limit
+}
+
+// waits says for the status line that the question is open, and the time that is left for its answer.
+func (q *question) waits(now time.Time) string {
+	if q.deadline.IsZero() {
+		return "the agent waits for your answer"
+	}
+	return "answer within " + seconds(max(0, q.deadline.Sub(now))) + ", or the agent decides"
 }
 
 // ask shows a question of the agent.
 func (m *Model) ask(e api.SessionEvent) {
 	q := &question{id: e.ID, tool: e.Tool, input: e.Input, text: e.Text, questions: e.Questions,
-		answers: map[string]string{}}
+		answers: map[string]string{}, deadline: e.Deadline}
 	m.questions = append(m.questions, q)
 	if len(m.questions) == 1 {
 		m.showQuestion(q)
@@ -49,6 +59,9 @@ func (m *Model) showQuestion(q *question) {
 			}
 			m.print(wrap(line, m.room(), "     ")...)
 		}
+		if d := q.deadline.Sub(m.now); n == 0 && d > 0 {
+			m.notef("Without an answer within %s, the agent decides itself.", seconds(d))
+		}
 		return
 	}
 	if q.text != "" {
@@ -66,7 +79,7 @@ func (m *Model) showQuestion(q *question) {
 func (q *question) hint() string {
 	switch n := len(q.answers); {
 	case n >= len(q.questions):
-		return "1-3, or say why not"
+		return "1-3; 3 REASON tells the agent the reason"
 	case len(q.questions[n].Options) == 0:
 		return "your answer"
 	case q.questions[n].Multiple:
@@ -94,7 +107,19 @@ func (m *Model) answer(text string) {
 		m.reply(q, api.AnswerRequest{Allow: true, Answers: q.answers})
 		return
 	}
-	a := api.AnswerRequest{}
+	a, ok := decision(text)
+	if !ok {
+		m.block("Nothing is decided: answer 1, 2 or 3, or 3 REASON to tell the agent the reason.")
+		m.editor.set(text)
+		return
+	}
+	m.print("  " + m.in(bold, m.mark()+FirstLine(text)))
+	m.reply(q, a)
+}
+
+// decision returns the answer to whether a tool may run. It reports false for other words: only a number, or one of
+// the exact words, decides.
+func decision(text string) (a api.AnswerRequest, ok bool) {
 	switch strings.ToLower(text) {
 	case "1", "y", "yes":
 		a.Allow = true
@@ -102,10 +127,10 @@ func (m *Model) answer(text string) {
 		a.Allow, a.Always = true, true
 	case "3", "n", "no":
 	default:
-		a.Message = text
+		reason, no := strings.CutPrefix(text, "3 ")
+		return api.AnswerRequest{Message: strings.TrimSpace(reason)}, no
 	}
-	m.print("  " + m.in(bold, m.mark()+FirstLine(text)))
-	m.reply(q, a)
+	return a, true
 }
 
 func (m *Model) reply(q *question, a api.AnswerRequest) {

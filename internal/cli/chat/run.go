@@ -125,7 +125,7 @@ func (t *talk) follow(ctx context.Context) {
 // do runs an action in the background.
 func (t *talk) do(ctx context.Context, a Action) {
 	switch a.Act {
-	case Send, Stop, Answer, Cancel, End:
+	case Send, Stop, Hold, Release, Answer, Cancel, End:
 		ctx = context.WithoutCancel(ctx)
 		t.changing = append(t.changing, a.Act)
 	}
@@ -145,6 +145,10 @@ func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 		_, err = t.Server.Send(ctx, id, a.Text)
 	case Stop:
 		err = t.Server.StopSession(ctx, id)
+	case Hold:
+		err = t.Server.StopSessionHolding(ctx, id)
+	case Release:
+		err = t.Server.ReleaseMessages(ctx, id, "")
 	case Cancel:
 		err = t.Server.CancelMessage(ctx, id, a.ID)
 	case Answer:

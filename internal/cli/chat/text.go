@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 )
@@ -67,6 +68,19 @@ func expand(text string) string {
 
 const shown = 160 // characters of a tool's input or output on a line
 
+// trimPrompt returns a prompt without empty lines before it and without space after it. Its first line keeps its
+// indentation.
+func trimPrompt(text string) string {
+	text = strings.TrimRightFunc(text, unicode.IsSpace)
+	for {
+		line, rest, more := strings.Cut(text, "\n")
+		if !more || strings.TrimSpace(line) != "" {
+			return text
+		}
+		text = rest
+	}
+}
+
 // FirstLine returns the first line of a text, shortened and cleaned by Plain.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(Plain(text)), "\n")
@@ -91,11 +105,16 @@ func ToolInput(input json.RawMessage) string {
 	if asked := questionsIn(input); len(asked) > 0 {
 		return FirstLine(strings.Join(asked, " "))
 	}
-	text, err := json.Marshal(fields)
-	if err != nil || len(fields) == 0 {
-		return ""
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) { // JSON of all would double backslashes
+		value, ok := fields[name].(string)
+		if !ok {
+			text, _ := json.Marshal(fields[name]) // it was JSON
+			value = string(text)
+		}
+		all = append(all, name+": "+value)
 	}
-	return FirstLine(string(text))
+	return FirstLine(strings.Join(all, ", "))
 }
 
 // questionsIn returns the texts of the questions in the input of a tool that asks the user.

@@ -30,9 +30,10 @@ func TestPlainAndClean(t *testing.T) {
 	if got := FirstLine(strings.Repeat("ü", 200)); got != strings.Repeat("ü", 160)+"…" {
 		t.Errorf("%q", got)
 	}
-	for input, want := range map[string]string{`{"command":"ls\n-la"}`: "ls", `{"n":1}`: `{"n":1}`, `{}`: "", `7`: "",
+	for input, want := range map[string]string{`{"command":"ls\n-la"}`: "ls",
+		`{"n":1,"dir":"C:\\x"}`: `dir: C:\x, n: 1`, `{}`: "", `7`: "",
 		`{"questions":[{"question":"Which?","options":[{"label":"a"}]},{"question":"When?"}]}`: "Which? When?",
-		`{"questions":[]}`: `{"questions":[]}`, `{"plan":"1. look\n2. do it"}`: "1. look"} {
+		`{"questions":[]}`: `questions: []`, `{"plan":"1. look\n2. do it"}`: "1. look"} {
 		if got := ToolInput(json.RawMessage(input)); got != want {
 			t.Errorf("%s: %q", input, got)
 		}

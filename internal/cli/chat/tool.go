@@ -24,6 +24,7 @@ type tool struct {
 	took     time.Duration
 	failed   bool
 	denied   bool
+	stopped  bool // with its turn
 }
 
 // add adds a piece of output.
@@ -71,6 +72,8 @@ func (m *Model) closed(t *tool) []string {
 	switch {
 	case t.denied:
 		title += m.in(yellow, "  not allowed")
+	case t.stopped:
+		title += m.in(yellow, "  stopped")
 	case t.failed:
 		title += m.in(red, "  failed")
 	}

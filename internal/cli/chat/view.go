@@ -69,6 +69,9 @@ func (m *Model) live(most int) (all []string) {
 // waiting returns the lines of the queued prompts.
 func (m *Model) waiting() (all []string) {
 	var texts []string
+	for _, q := range m.onHold {
+		texts = append(texts, "held: "+q.Prompt)
+	}
 	for _, q := range m.queued {
 		texts = append(texts, "queued: "+q.Prompt)
 	}
@@ -145,7 +148,7 @@ func (m *Model) statusLine() string {
 		}
 		parts = append(parts, m.in(cyan, line))
 	case m.current() != nil:
-		parts = append(parts, m.in(yellow, "the agent waits for your answer"))
+		parts = append(parts, m.in(yellow, m.current().waits(m.now)))
 	case m.status == "failed":
 		parts = append(parts, "the last turn failed")
 	default:

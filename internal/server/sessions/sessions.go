@@ -66,9 +66,12 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Summary: "List a session's prompts, oldest first", Query: edge.QueryPage,
 			Out: api.List[api.Message]{}, Status: 200},
 		{Method: "DELETE", Path: api.SessionMessage, Handle: s.cancelMessage, Scope: exec,
-			Summary: "Remove a prompt from the queue", Status: 204},
+			Summary: "Cancel a prompt that is queued or held", Status: 204},
 		{Method: "POST", Path: api.SessionStop, Handle: s.stopSession, Scope: exec,
-			Summary: "Interrupt the current turn", Status: 204},
+			Summary: "Interrupt the current turn", Status: 204,
+			Query: "hold: true to hold the queued prompts, which are then sent after a release"},
+		{Method: "POST", Path: api.SessionRelease, Handle: s.releaseMessages, Scope: exec,
+			Summary: "Queue the prompts that are held", Status: 204, Query: "message: only this prompt"},
 		{Method: "POST", Path: api.SessionAnswer, Handle: s.answerSession, Scope: exec,
 			Summary: "Answer a question of the agent", In: api.AnswerRequest{}, Status: 204},
 	}
@@ -170,7 +173,20 @@ func (s *Service) endSession(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) stopSession(w http.ResponseWriter, r *http.Request) error {
-	return edge.NoContent(w, s.Sessions.Stop(r.Context(), edge.Account(r), r.PathValue("id")))
+	hold, err := edge.Flag(r, "hold")
+	if err != nil {
+		return err
+	}
+	stop := s.Sessions.Stop
+	if hold {
+		stop = s.Sessions.StopHolding
+	}
+	return edge.NoContent(w, stop(r.Context(), edge.Account(r), r.PathValue("id")))
+}
+
+func (s *Service) releaseMessages(w http.ResponseWriter, r *http.Request) error {
+	return edge.NoContent(w,
+		s.Sessions.Release(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("message")))
 }
 
 func (s *Service) cancelMessage(w http.ResponseWriter, r *http.Request) error {
@@ -191,6 +207,12 @@ func (s *Service) sendMessage(w http.ResponseWriter, r *http.Request) error {
 	var req api.MessageRequest
 	if err := edge.DecodeBody(w, r, 6*records.MaxPrompt+api.MaxBody, &req); err != nil {
 		return err
+	}
+	if req.Hold {
+		msg, err := s.Sessions.Hold(r.Context(), edge.Account(r), r.PathValue("id"), req.Prompt)
+		return edge.Send(w, http.StatusAccepted, func(m records.Message) api.QueuedMessage {
+			return api.QueuedMessage{MessageID: m.ID}
+		}, msg, err)
 	}
 	msg, position, err := s.Sessions.Send(r.Context(), edge.Account(r), r.PathValue("id"), req.Prompt)
 	if err != nil {

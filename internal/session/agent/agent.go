@@ -102,7 +102,7 @@ const (
 	MessageCompleted Type = "message.completed" // ID, Text: all of it; Thinking
 	ToolStarted      Type = "tool.started"      // ID, Tool, Input
 	ToolOutput       Type = "tool.output"       // ID, Text: a piece, or the current activity
-	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied
+	ToolCompleted    Type = "tool.completed"    // ID, Tool, Text, Failed, Denied, Interrupted
 	FileChanged      Type = "file.changed"      // ID of the tool call, Path, Created
 	// Asked sets ID, Tool, Input, Questions: the agent waits for an Answer. Text is the plan that it proposes.
 	Asked      Type = "agent.asked"

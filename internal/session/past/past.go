@@ -4,6 +4,7 @@ package past
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -65,8 +66,8 @@ func Messages(ctx context.Context, store records.Store, s records.Session) ([]st
 		}
 		var texts []string
 		for _, msg := range messages {
-			if msg.State == records.Queued || msg.State == records.Running || msg.State == records.Cancelled ||
-				msg.Purpose != "" {
+			if msg.Purpose != "" || slices.Contains([]records.MessageState{records.Queued, records.Held,
+				records.Running, records.Cancelled}, msg.State) {
 				continue
 			}
 			who := "User"

@@ -1,6 +1,10 @@
 package records
 
-import "slices"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Delivery is a prompt, or an answer to a question, that the server writes to the agent's input. The server records
 // it before it writes. After a restart, the next server compares the record with the engine's count of input bytes
@@ -27,4 +31,11 @@ func (s *Session) RecordDelivery(d Delivery) {
 	if over := len(s.Deliveries) - maxDeliveries; over > 0 {
 		s.Deliveries = s.Deliveries[over:]
 	}
+}
+
+// RecordQuestion records when a question of the current turn was asked.
+func (s *Session) RecordQuestion(id string, at time.Time) {
+	asked := map[string]time.Time{id: at}
+	maps.Copy(asked, s.Asked)
+	s.Asked = asked
 }

@@ -19,13 +19,15 @@ import (
 type Event struct {
 	agent.Event
 	MessageID string   `json:"message_id,omitempty"` // prompt of the turn
-	Message   *Message `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
+	Message   *Message `json:"message,omitempty"`    // of message.queued, message.held, message.sent, message.cancelled
 	Position  int      `json:"position,omitempty"`
 	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
 	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
 	// Took is the duration in milliseconds since tool.started, of tool.completed. It is 0 if the turn began under
 	// another server.
 	Took float64 `json:"took_ms,omitempty"`
+	// Deadline is when the agent decides a question of agent.asked itself; zero if it waits without a limit.
+	Deadline time.Time `json:"deadline,omitzero"`
 	// Cause is set in done if the turn failed and the same prompt would fail again.
 	Cause  cause.Cause `json:"cause,omitempty"`
 	Limit  string      `json:"limit,omitempty"`
@@ -78,7 +80,8 @@ const (
 	EventEnded         = "session.ended"
 	EventStage         = "session.stage"
 	EventWaits         = "session.queued" // the sandbox is queued for its start
-	EventQueued        = "message.queued"
+	EventQueued        = "message.queued" // also after message.held
+	EventHeld          = "message.held"   // is not sent until it is queued again
 	EventSent          = "message.sent"
 	EventCancelled     = "message.cancelled"
 	EventMCPReady      = "mcp.ready"      // ID: an MCP server has listed its tools

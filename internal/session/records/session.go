@@ -60,6 +60,8 @@ type Session struct {
 	Allowed []string        `json:"allowed,omitempty"` // tools that no longer need approval
 	// Answered are the answered questions of the current turn: the agent's output is read again after a restart.
 	Answered []string `json:"answered,omitempty"`
+	// Asked has the times at which the current turn's questions were asked, by their IDs.
+	Asked map[string]time.Time `json:"asked,omitempty"`
 	// Attended means that a person has followed the session's events, who could answer questions.
 	Attended bool `json:"attended,omitempty"`
 	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
@@ -92,6 +94,19 @@ type Limits struct {
 	Turns   int     `json:"turns,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // of one turn
 	USD     float64 `json:"usd,omitempty"`     // of all turns, by the agent's own price list
+}
+
+// Exhausted returns Exhausted if the session has no turns left beyond the completed and the planned ones.
+func (s Session) Exhausted(planned int) error {
+	switch l := s.Limits; {
+	case l.Turns > 0 && s.Turns+planned >= l.Turns:
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has reached its limit of %d turns", l.Turns),
+			"create a new session, or give this one a higher limit")
+	case l.USD > 0 && s.Usage.Cost >= l.USD:
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD, and its limit is %.2f",
+			s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
+	}
+	return nil
 }
 
 // Status is the state of a session.
@@ -158,6 +173,7 @@ type MessageState string
 // The states of messages.
 const (
 	Queued    MessageState = "queued"
+	Held      MessageState = "held" // not sent until a client releases it
 	Running   MessageState = "running"
 	Completed MessageState = "completed"
 	Stopped   MessageState = "stopped"   // a client interrupted the turn

@@ -28,8 +28,8 @@ import (
 const File = "SCRIPTED-AGENT.md"
 
 // Orders lists the orders that a line of a prompt may contain.
-const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER, /sleep ` +
-	`SECONDS, /fail TEXT, /exit CODE`
+const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER (more ` +
+	`questions after ||), /sleep SECONDS, /fail TEXT, /exit CODE`
 
 // maxLine is the length limit for a line of input, in bytes.
 const maxLine = 64 << 20
@@ -335,15 +335,19 @@ func (p *program) write(path, text string) {
 	}
 }
 
-// ask asks a person and prints the answer.
+// ask asks a person and prints the answers.
 func (p *program) ask(ctx context.Context, text string) error {
-	parts := strings.Split(text, "|")
-	q := agent.Question{Text: strings.TrimSpace(parts[0])}
-	for _, option := range parts[1:] {
-		q.Options = append(q.Options, agent.Option{Label: strings.TrimSpace(option)})
+	var questions []agent.Question
+	for one := range strings.SplitSeq(text, "||") {
+		parts := strings.Split(one, "|")
+		q := agent.Question{Text: strings.TrimSpace(parts[0])}
+		for _, option := range parts[1:] {
+			q.Options = append(q.Options, agent.Option{Label: strings.TrimSpace(option)})
+		}
+		questions = append(questions, q)
 	}
 	id := p.id("ask")
-	p.emit(agent.Event{Type: agent.Asked, ID: id, Tool: "AskUserQuestion", Questions: []agent.Question{q}})
+	p.emit(agent.Event{Type: agent.Asked, ID: id, Tool: "AskUserQuestion", Questions: questions})
 	for {
 		select {
 		case r := <-p.answers:
@@ -354,7 +358,11 @@ func (p *program) ask(ctx context.Context, text string) error {
 				p.say("No answer: "+r.Answer.Message, false)
 				return nil
 			}
-			p.say("The answer is "+r.Answer.Answers[q.Text]+".", false)
+			var answers []string
+			for _, q := range questions {
+				answers = append(answers, r.Answer.Answers[q.Text])
+			}
+			p.say("The answer is "+strings.Join(answers, ", then ")+".", false)
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
