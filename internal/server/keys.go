@@ -133,8 +133,9 @@ func (s *Server) offerSignIn(ring *account.Ring, w http.ResponseWriter, r *http.
 	h.Set("Cache-Control", "no-store")
 	return edge.SendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>Sign in · Harvest</title>
-<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:1rem;text-align:center}h1{font-size:1.2rem}button{font:inherit;padding:.5rem 1.5rem}</style></head>
-<body><main><h1>Sign this browser in to Harvest?</h1><form method="post"><button id="sign-in">Sign in</button></form></main></body></html>`), "'self'", "same-origin")
+`+edge.Look+`<main><h1>Sign this browser in to Harvest?</h1>
+<p class="soft">The link works once. Sign in only on a device of your own.</p>
+<form method="post"><button id="sign-in">Sign in</button></form></main></body></html>`), "'self'", "same-origin")
 }
 
 // signIn consumes a link: the browser gets a cookie and is redirected to the page.

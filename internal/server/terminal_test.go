@@ -79,6 +79,8 @@ func TestTerminal(t *testing.T) {
 	one.send(api.StreamStdin, "PS1=; echo be''gun; stty size\n")
 	one.expect("begun")
 	one.expect("11 33")
+	one.send(api.StreamStdin, "echo $TERM, $COLORTERM.\n")
+	one.expect("xterm-256color, truecolor.")
 	one.send(api.StreamControl, `{"resize":{"rows":22,"cols":44}}`)
 	one.send(api.StreamStdin, "stty size; X=kept\n")
 	one.expect("22 44")

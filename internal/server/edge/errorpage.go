@@ -14,8 +14,8 @@ import (
 // errorPage shows a problem as a page, for a person who opened an address in a browser.
 var errorPage = template.Must(template.New("error").Parse(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Detail}} · Harvest</title>
 {{if .Again}}<script>{{.Again}}</script><noscript><meta http-equiv="refresh" content="10"></noscript>{{end}}
-<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:1rem}h1{font-size:1.2rem;overflow-wrap:anywhere}h1::first-letter{text-transform:uppercase}small{opacity:.7}</style></head>
-<body><main><h1>{{.Detail}}</h1>{{if .Remedy}}<p>Next: {{.Remedy}}.</p>{{end}}{{if .Again}}<p>This page tries again by itself.</p>{{end}}{{if .Home}}<p><a href="./">Go to Harvest</a></p>{{end}}
+<style>h1::first-letter{text-transform:uppercase}</style>
+` + Look + `<main><h1>{{.Detail}}</h1>{{if .Remedy}}<p>Next: {{.Remedy}}.</p>{{end}}{{if .Again}}<p>This page tries again by itself.</p>{{end}}{{if .Home}}<p><a href="./">Go to Harvest</a></p>{{end}}
 {{if .RequestID}}<p><small>Request {{.RequestID}}</small></p>{{end}}</main></body></html>
 `))
 

@@ -169,7 +169,8 @@ func (s *Service) shell(ctx context.Context, t *terminal, of shellOf) (*commands
 	return s.Fleet.Exec(ctx, of.owner, of.id, fleet.ExecRequest{
 		Args: append(slices.Clone(terminalArgs), of.mark), Terminal: &engine.Size{Rows: 24, Cols: 80},
 		Timeout: terminalLife, Detach: true,
-		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: of.dir},
+		Stdin: t.stdin, Stdout: t, Stderr: t,
+		Env: map[string]string{"TERM": "xterm-256color", "COLORTERM": "truecolor", terminalDir: of.dir},
 	})
 }
 
