@@ -4,13 +4,13 @@
 import { announcer } from './announce.js';
 import { call, follow } from './api.js';
 import { Conversation } from './conversation.js';
-import { intent, keep, kept, promptOf } from './drafts.js';
+import { intent, keep, kept, promptOf, trimmed } from './drafts.js';
 import { endNotice, ends } from './end.js';
 import { button, h, money, problemBox, soon, tabs } from './dom.js';
 import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
-import { past } from './past.js';
+import { lastEvent, past } from './past.js';
 import { Queue } from './queue.js';
 import { finder } from './find.js';
 import { Start } from './start.js';
@@ -20,6 +20,10 @@ import { Unsent } from './unsent.js';
 const words = {
   creating: 'Creating the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
   hung: 'The agent has been silent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
+};
+// The beginning of the page's title in each state.
+const titles = {
+  creating: 'Creating: ', thinking: 'Working: ', running_tool: 'Working: ', waiting_for_input: 'Waiting for you: ', hung: 'Silent: ', done: 'Done: ', failed: 'Failed: ', ended: 'Ended: ',
 };
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 
@@ -37,13 +41,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const costs = h('span', { class: 'costs' });
   const error = h('div');
   const unsent = new Unsent(session.id);
-  const queue = new Queue(session.id, (what) => act(what), (prompt) => post(prompt));
+  const queue = new Queue(session.id, (what) => act(what));
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Write a prompt', autocomplete: 'off' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
-  const stop = button('Stop', () => act(async () => {
-    await queue.hold();
-    await call('POST', `v1/sessions/${session.id}/stop`);
-  }), { class: 'danger', hidden: true });
+  const stop = button('Stop', () => act(() => call('POST', `v1/sessions/${session.id}/stop?hold=true`)), { class: 'danger', hidden: true });
   const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue.el, error, h('div', { class: 'row' }, input, send, stop));
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
@@ -89,6 +90,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let wanted = false; // a view waits for a sandbox
 
   let state = session.status;
+  let replaying = false; // events of the past are coming
+  let replayed = null; // the last state that they have shown
   let since = performance.now();
   let usage = { ...session.usage, turns: session.turns };
   let over = false;
@@ -110,9 +113,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     }
   }
 
+  // show shows a state. While the past is replayed, the recorded state stays.
   function show(to, reason) {
+    replayed = { to, reason };
+    if (replaying) return;
     if (to !== state) since = performance.now();
     state = to;
+    titled();
     facts.working = working.includes(to);
     status.dataset.status = to;
     stop.hidden = !working.includes(to);
@@ -127,6 +134,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     elapsed.textContent = news.current && (working.includes(state) || state === 'creating') && time > 2000 ? ` · ${Math.floor(time / 1000)} s` : '';
     if (typeof reason === 'string') status.title = reason;
     started?.tick();
+    for (const form of talk.asked.values()) form.tick();
   }
   function showCosts() {
     const inTokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
@@ -148,8 +156,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   // named shows the session's name in its heading and in the title of the page, and passes it to the list.
   function named() {
     title.textContent = session.title || 'New session';
-    document.title = `${title.textContent} · Harvest`;
+    titled();
     changed(session.id, state, session.title);
+  }
+  function titled() {
+    document.title = `${titles[state] ?? ''}${title.textContent} · Harvest`;
   }
   // learnName gets the name that the server has derived from the first prompt.
   async function learnName() {
@@ -180,6 +191,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'message.queued': (e) => {
       if (!e.message.purpose) queue.add(e.message);
     },
+    'message.held': (e) => queue.add(e.message),
+    'stream.pruned': () => { queue.load().catch(() => {}); }, // best effort
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
@@ -213,14 +226,14 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       usage.turns++;
       facts.turns.push({ at: e.message?.ended_at, usage: u, ms: e.message?.started_at ? new Date(e.message.ended_at) - new Date(e.message.started_at) : 0 });
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;
-      showCosts();
+      if (!replaying) showCosts();
     },
   };
 
   // answering adapts the input if its text will answer a question.
   function answering() {
-    input.placeholder = talk.asked.size > 0 ? 'Your answer' : 'Write a prompt';
-    show(state);
+    input.placeholder = talk.asked.values().next().value?.wants() ?? 'Write a prompt';
+    show(replayed?.to ?? state);
   }
 
   // finished shows that the session has ended, the reason, and the options.
@@ -228,7 +241,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const had = isLost() || [composer, end].some((el) => el.contains(document.activeElement));
     composer.hidden = true;
     end.hidden = true;
-    notice = put(endNotice({ session, reason, failed: started?.failed, again, signIn, patch: facts.patch, changed: facts.changed, unsent }));
+    notice = put(endNotice({ session, reason, failed: started?.failure, again, signIn, patch: facts.patch, changed: facts.changed, unsent }));
     if (!news.current) return;
     if (ending && !chat.checkVisibility()) beside(''); // a narrow window shows one of them
     log.end();
@@ -249,7 +262,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let sending = ''; // the prompt whose receipt the server has not confirmed
   async function submit(event) {
     event?.preventDefault();
-    const prompt = input.value.trim();
+    const prompt = trimmed(input.value);
     if (prompt === '' || send.disabled) return;
     send.disabled = true;
     input.value = ''; // later input belongs to the next prompt
@@ -258,6 +271,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const open = talk.asked.values().next().value;
     if (!await (open ? open.say(prompt) : post(prompt))) input.value = [prompt, input.value].filter(Boolean).join('\n');
     sending = '';
+    answering();
     grow();
     notice?.look(); // the session may have ended meanwhile
     send.disabled = false;
@@ -281,9 +295,9 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     });
   }
 
-  // Totals of the events.
+  showCosts(); // as recorded; then the totals of the events
   usage = { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0, turns: 0 };
-  showCosts();
+  composer.hidden = end.hidden = Boolean(session.ended_at); // its events tell the rest
   show(session.status, session.reason);
   named();
   const timer = setInterval(tick, 1000);
@@ -293,19 +307,25 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     main.dataset.link = to;
   };
   let unfollow = () => {};
-  past(session, { state: linked, signal: leaving.signal }).catch((p) => [note(`The earlier conversation could not be loaded: ${p.message}`)]).then((parts) => {
+  const connection = { state: linked, signal: leaving.signal };
+  Promise.all([
+    past(session, connection).catch((p) => [note(`The earlier conversation could not be loaded: ${p.message}`)]),
+    lastEvent(`v1/sessions/${session.id}/events`, connection).catch(() => 0), // following the events reports the error
+  ]).then(([parts, last]) => {
     if (left) return;
+    replaying = last > 0;
     for (const part of parts) put(part);
     started ??= put(new Start(session.created_at, state === 'creating'));
-    unfollow = followEvents();
+    unfollow = followEvents(last);
   });
   // broken reports an event that could not be shown. What it means beside the conversation happens all the same.
   const broken = (name, err) => {
     console.error(`event ${name}:`, err);
     put(note(`An event (${name}) could not be shown: ${err.message}`));
   };
-  const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {
-    event(name, e) {
+  // followEvents follows the events; those up to last are of the past.
+  const followEvents = (last) => follow(`v1/sessions/${session.id}/events?attended=true`, {
+    event(name, e, id) {
       news.heard();
       let part;
       try {
@@ -314,6 +334,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
         broken(name, err);
       }
       handlers[name]?.(e, part);
+      if (replaying && (id >= last || name === 'stream.pruned' && e.first > last)) {
+        replaying = false;
+        showCosts();
+        if (replayed) show(replayed.to, replayed.reason);
+      }
     },
     state: linked,
     problem(p) {

@@ -42,11 +42,11 @@ export class Conversation {
     return m;
   }
 
-  // settle ends the turn: the parts that are still open get no more events.
-  settle() {
+  // settle ends the turn: the parts that are still open get no more events. interrupted reports that it was stopped.
+  settle(interrupted) {
     for (const m of this.messages.values()) m.finish();
     for (const f of this.asked.values()) f.settle();
-    for (const t of this.tools.values()) if (t.running) this.finish(t, { failed: true, text: t.text });
+    for (const t of this.tools.values()) if (t.running) this.finish(t, { failed: true, interrupted, text: t.text });
     this.asked.clear();
   }
 
@@ -135,7 +135,7 @@ function denied(d) {
 }
 
 function done(c, e) {
-  c.settle();
+  c.settle(e.interrupted);
   const m = e.message;
   const took = m?.ended_at && m.started_at ? ms(new Date(m.ended_at) - new Date(m.started_at)) : '';
   if (e.interrupted) c.note(`Stopped${e.reason ? `: ${e.reason}` : ''}${took && ` · ${took}`}`);

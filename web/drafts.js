@@ -42,16 +42,11 @@ export function unsaved(start) {
 
 export const files = 'file:'; // name prefix of the drafts of files
 
-// The names of the drafts of a session: its half-typed prompt, and a list of the prompts that are held back.
+// trimmed returns a prompt without empty lines before it and without space after it. Its first line keeps its indentation.
+export const trimmed = (text) => text.replace(/^(?:[^\S\n]*\n)+/, '').trimEnd();
+
+// promptOf is the name of the draft of a session's half-typed prompt.
 export const promptOf = (session) => `prompt:${session}`;
-export const heldOf = (session) => `held:${session}`;
-
-// list returns a draft that is a list of texts, and listed the draft of a list.
-export const list = (name) => JSON.parse(kept(name) || '[]');
-const listed = (all) => (all.length > 0 ? JSON.stringify(all) : '');
-
-// hold stores the prompts of a session that are held back.
-export const hold = (session, prompts) => keep(heldOf(session), listed(prompts));
 
 const unsent = 'unsent';
 

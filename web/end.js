@@ -5,13 +5,14 @@ import { patch } from './diff.js';
 import { button, bytes, fill, h, plain, problemBox, sure, windowed } from './dom.js';
 import { files as edited, intent, keep, leave, left, unsaved } from './drafts.js';
 import { disable } from './focus.js';
+import { pass } from './unsent.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
 
 const paths = (all) => windowed(h('ul'), all.length, (i) => h('li', null, h('code', null, all[i])), { what: 'files' });
 
-// endNotice returns the notice. failed reports that the session's start failed: its reason is at the start. unsent has the
-// prompts that were not sent.
+// endNotice returns the notice. failed says which step of the session's start failed, '' for none: its reason is at the
+// start. unsent has the prompts that were not sent.
 export function endNotice({ session, reason, failed, again, signIn, patch: text, changed, unsent }) {
   const files = h('div');
   const error = h('div');
@@ -25,7 +26,7 @@ export function endNotice({ session, reason, failed, again, signIn, patch: text,
     again(session);
   }, { class: 'primary' }), h('a', { class: 'button', href: '#/', onclick: next }, 'New session'));
   const el = h('section', { class: 'ended', role: 'alert', tabindex: '-1', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
-    h('p', null, failed ? 'Its sandbox could not be created.' : reason ? `Reason: ${reason}.` : 'Its sandbox has ended.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, prompts, row, error);
+    h('p', null, failed ? `${failed}.` : reason ? `Reason: ${reason}.` : 'Its sandbox has ended.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, prompts, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'The agent\'s changes'), patch(text)), row);
   else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files with changes of the agent'), paths([...changed])), row);
   resume(0);
@@ -79,7 +80,7 @@ export function endNotice({ session, reason, failed, again, signIn, patch: text,
       const once = intent(`resume:${session.id}`, body);
       const made = await call('POST', 'v1/sessions', body, once);
       once.done();
-      unsent.give(made.id);
+      await pass(made.id, unsent.take());
       location.hash = `#/s/${made.id}`;
     } catch (p) {
       error.replaceChildren(problemBox(p));

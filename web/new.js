@@ -1,7 +1,7 @@
 // The form for a new session. Everything in it has a default: one button is enough.
 
 import { call } from './api.js';
-import { hold, intent, keep, kept, leave, left, promptOf } from './drafts.js';
+import { intent, keep, kept, leave, left, trimmed } from './drafts.js';
 import { button, field, h, problemBox, windowed } from './dom.js';
 import { disable } from './focus.js';
 
@@ -24,7 +24,7 @@ function request(form) {
   const f = (name) => form.elements[name].value.trim();
   const on = (name) => form.elements[name].checked;
   return set({
-    agent: f('agent'), model: f('model'), prompt: f('prompt'), repo: f('repo'), branch: f('branch'), approval: f('approval'),
+    agent: f('agent'), model: f('model'), prompt: trimmed(form.elements.prompt.value), repo: f('repo'), branch: f('branch'), approval: f('approval'),
     limits: set({ turns: Number(f('turns')), usd: Number(f('usd')), seconds: Number(f('seconds')) }),
     sandbox: set({
       image: f('image'), cpu: Number(f('cpu')), memory_bytes: Math.round(Number(f('memory')) * 2 ** 30), timeout_seconds: Number(f('hours')) * 3600, secrets: words(f('secrets')),
@@ -180,9 +180,8 @@ export async function openNew(main, t, { created, signIn, still }) {
       const made = await call('POST', 'v1/sessions', body, once);
       once.done();
       keep(draft, '');
-      const { prompts, typed } = left();
-      hold(made.id, prompts);
-      keep(promptOf(made.id), typed);
+      const rest = left();
+      if (rest.prompts.length > 0 || rest.typed) await (await import('./unsent.js')).pass(made.id, rest);
       leave([], '');
       created(made);
     } catch (p) {

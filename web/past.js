@@ -41,10 +41,13 @@ async function conversation(id, connection) {
   return [...messages.filter((m) => !sent.has(m.id)).flatMap(turn), ...parts];
 }
 
+// lastEvent returns the id of the newest event of a stream, 0 if there is none: a stream begins with the id of the event
+// before its first one.
+export const lastEvent = (path, connection) => until(`${path}?tail=0`, connection, (end) => ({ begins: end, event: () => {} }));
+
 // replay passes the events that a stream has now to event, and the errors of event to broken.
 async function replay(path, connection, event, broken) {
-  // A stream begins with the id of the event before its first one.
-  const last = await until(`${path}?tail=0`, connection, (end) => ({ begins: end, event: () => {} }));
+  const last = await lastEvent(path, connection);
   if (last === 0) return;
   await until(path, connection, (end) => {
     let over = false;

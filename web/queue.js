@@ -1,63 +1,54 @@
-// The queued prompts of a session, and those held because the turn before them was stopped.
+// The queue of a session: its queued prompts, and those that are held because a turn was stopped. Both are on the server.
 
-import { call } from './api.js';
+import { all, call } from './api.js';
 import { button, h } from './dom.js';
-import { heldOf, hold, list } from './drafts.js';
 import { refill } from './focus.js';
 
 export class Queue {
-  // act runs a request and shows its error; post sends a prompt and reports whether it was sent.
-  constructor(session, act, post) {
-    Object.assign(this, { session, act, post, waiting: new Map() });
-    this.el = h('ul', { class: 'queue', 'aria-label': 'Queued prompts' });
-    this.draw();
+  // act runs a request and shows its error.
+  constructor(session, act) {
+    Object.assign(this, { at: `v1/sessions/${session}`, act, prompts: new Map(), left: new Set() });
+    this.el = h('ul', { class: 'queue', 'aria-label': 'Queue' });
   }
 
+  // add adds a prompt, or moves it to the end with its new state.
   add(message) {
-    this.waiting.set(message.id, message);
+    this.prompts.delete(message.id);
+    this.prompts.set(message.id, message);
     this.draw();
   }
 
   remove(id) {
-    this.waiting.delete(id);
+    this.left.add(id);
+    this.prompts.delete(id);
     this.draw();
   }
 
   clear() {
-    this.waiting.clear();
+    this.prompts.clear();
     this.draw();
   }
 
-  get held() { return list(heldOf(this.session)); }
-
-  set held(all) {
-    hold(this.session, all);
-    this.draw();
-  }
-
-  // hold takes the waiting prompts out of the queue. The user then sends or discards them.
-  async hold() {
-    for (const m of [...this.waiting.values()]) {
-      try {
-        await this.cancel(m.id);
-        this.held = [...this.held, m.prompt];
-      } catch (p) {
-        if (p.status !== 404 && p.status !== 409) throw p; // it was sent meanwhile
-      }
+  // load adds the prompts whose events the server no longer has.
+  async load() {
+    for (const m of await all(`${this.at}/messages`)) {
+      if ((m.state === 'queued' || m.state === 'held') && !m.purpose && !this.left.has(m.id)) this.add(m);
     }
   }
 
-  cancel(id) { return call('DELETE', `v1/sessions/${this.session}/messages/${id}`); }
+  cancel(id) { return call('DELETE', `${this.at}/messages/${id}`); }
+
+  // release queues a held prompt, or all of them.
+  release(id) { return call('POST', `${this.at}/release${id ? `?message=${id}` : ''}`); }
 
   draw() {
-    const row = (prompt, kind, ...buttons) => h('li', { class: kind }, h('span', { class: 'prompt' }, prompt), buttons);
-    const without = (at) => this.held.filter((_, i) => i !== at);
-    refill(this.el,
-      ...[...this.waiting.values()].map((m) => row(m.prompt, null, button('Cancel', () => this.act(() => this.cancel(m.id)), { class: 'small', 'aria-label': `Cancel: ${m.prompt.slice(0, 80)}` }))),
-      ...this.held.map((prompt, i) => row(prompt, 'held',
-        button('Send next', async () => { if (await this.post(prompt)) this.held = without(i); }, { class: 'small', 'aria-label': `Send next: ${prompt.slice(0, 80)}` }),
-        button('Cancel', () => { this.held = without(i); }, { class: 'small', 'aria-label': `Cancel: ${prompt.slice(0, 80)}` }))),
-    );
+    const small = (label, m, what) => button(label, () => this.act(what), { class: 'small', 'aria-label': `${label}: ${m.prompt.trim().slice(0, 80)}` });
+    const row = (m) => h('li', { class: m.state === 'held' ? 'held' : null }, m.state === 'held' && h('span', { class: 'meta' }, 'Held'), h('span', { class: 'prompt' }, m.prompt),
+      m.state === 'held' && small('Send next', m, () => this.release(m.id)), small('Cancel', m, () => this.cancel(m.id)));
+    const of = (state) => [...this.prompts.values()].filter((m) => m.state === state);
+    const held = of('held');
+    refill(this.el, ...of('queued').map(row), ...held.map(row),
+      held.length > 1 && h('li', { class: 'all' }, button(`Send all ${held.length} held prompts`, () => this.act(() => this.release()), { class: 'small' })));
     if (document.activeElement === this.el) this.el.closest('form').querySelector('textarea').focus(); // the last one has gone
   }
 }

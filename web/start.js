@@ -5,19 +5,30 @@ import { h, ms, problemBox } from './dom.js';
 
 const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
 
+// What a failed step could not do.
+const failures = {
+  sandbox: 'The sandbox could not be created', directories: 'The directories could not be created', credentials: 'The credentials of git could not be set', repository: 'The repository could not be cloned',
+  agent: 'The agent could not be started',
+};
+
+const remedies = { repository: 'Check its address, its branch, and the secret with the credentials of git. Then try again.' };
+
 // The step that follows a finished one. Only finished steps have events.
 const following = { sandbox: 'Directories', directories: 'Repository', credentials: 'Repository' };
 
 export class Start {
   // created is the time at which the session was created; making reports whether its sandbox is still being made.
+  // Otherwise the events of the past tell how the start ended.
   constructor(created, making) {
+    this.making = making;
     this.begun = Date.parse(created);
     this.sum = 0; // milliseconds of the finished steps
     this.list = h('ol', { class: 'stages' });
-    this.head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Creating the sandbox'));
-    this.el = h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, this.head, this.list);
+    this.head = h('summary', null, making && h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, making ? 'Creating the sandbox' : 'Start of the sandbox'));
+    this.el = h('details', { class: 'start', open: making, 'aria-label': 'Start of the sandbox', 'aria-busy': making ? 'true' : null }, this.head, this.list);
+    if (!making) return;
     this.next(stages.sandbox);
-    if (making) call('GET', 'v1/images?limit=1').then(({ data }) => { if (data.length === 0) this.builds(); }, () => {}); // best effort
+    call('GET', 'v1/images?limit=1').then(({ data }) => { if (data.length === 0) this.builds(); }, () => {}); // best effort
   }
 
   // builds explains why the first step of the first session takes long.
@@ -43,7 +54,7 @@ export class Start {
 
   // tick shows the time so far. The current step took the time not used by finished steps.
   tick() {
-    if (!this.now || this.finished) return;
+    if (!this.making || !this.now || this.finished) return;
     const time = Math.max(0, now() - this.begun);
     this.now.lastChild.textContent = ms(Math.max(0, time - this.sum));
     this.head.lastChild.textContent = `Creating the sandbox · ${ms(time)}`;
@@ -52,11 +63,12 @@ export class Start {
   // finish shows the result, once.
   finish(ok, reason) {
     this.finished = true;
-    this.failed = !ok;
+    const step = /^(\w+)[^:]*: /.exec(reason ?? '')?.[1]; // the reason begins with it
+    this.failure = ok ? '' : failures[step] ?? failures.sandbox;
     this.now?.remove();
     this.el.removeAttribute('aria-busy');
-    this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : 'The sandbox could not be created'));
-    if (ok) this.el.open = false;
-    else this.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" checks the server\'s machine.' }));
+    this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : this.failure));
+    this.el.open = !ok;
+    if (!ok) this.el.append(problemBox({ detail: reason, remedy: remedies[step] ?? 'Change the settings and try again; "harvest doctor" checks the server\'s machine.' }));
   }
 }

@@ -1,6 +1,6 @@
 // The parts of a conversation: messages, tool calls, questions, as elements that events fill.
 
-import { call } from './api.js';
+import { call, now } from './api.js';
 import { bare, coloured } from './ansi.js';
 import { clipped, edited, edits } from './diff.js';
 import { add, button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
@@ -76,7 +76,9 @@ export class Message {
 const about = (input) => {
   if (typeof input !== 'object' || input === null) return input ? String(input) : '';
   const known = input.command ?? input.file_path ?? input.filePath ?? input.path ?? input.pattern ?? input.url ?? input.query ?? input.description;
-  return typeof known === 'string' ? known : JSON.stringify(input);
+  if (typeof known === 'string') return known;
+  // JSON would double backslashes and hide line ends.
+  return Object.entries(input).map(([name, value]) => `${name}: ${typeof value === 'string' ? value : JSON.stringify(value)}`).join('\n');
 };
 
 // folded is how many lines of output are shown at first.
@@ -144,12 +146,13 @@ export class Tool {
     this.text = e.text ?? this.text;
     if (this.edit && !e.failed) this.text = '';
     const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
-    this.said = e.denied ? 'denied' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
+    const stopped = e.failed && e.interrupted && !e.denied; // by a person, which is no failure
+    this.said = e.denied ? 'denied' : stopped ? 'stopped' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
     // The server measures when it reads the agent's lines, which may come together.
     if (e.took_ms) this.said += ` · ${e.took_ms < shortest ? 'under 0.1 s' : ms(e.took_ms)}`;
     this.running = false;
-    this.failed = Boolean(e.failed);
-    this.unfold(this.failed || this.edit || this.isCommand());
+    this.failed = Boolean(e.failed) && !stopped;
+    this.unfold(this.failed || stopped || this.edit || this.isCommand());
     if (this.made) this.draw();
   }
 
@@ -189,6 +192,9 @@ export class Tool {
   }
 }
 
+// left describes the time until the agent decides a question itself.
+const left = (deadline) => `Without an answer in ${ms(1000 * Math.max(0, Math.ceil((Date.parse(deadline) - now()) / 1000)))}, the agent decides itself.`;
+
 // question is a form for a question of the agent: questions with choices, or whether a tool may run.
 export function question(session, e) {
   const form = h('form', { class: 'question', 'aria-label': 'The agent asks' });
@@ -205,6 +211,7 @@ export function question(session, e) {
     }
     return true;
   };
+  const time = e.deadline && h('p', { class: 'meta deadline', title: new Date(e.deadline).toLocaleString() });
   let answered; // sends the answers to all questions
   const row = h('div', { class: 'row' });
   if (e.questions?.length) {
@@ -218,29 +225,43 @@ export function question(session, e) {
     answered = () => send({ allow: true, answers: Object.fromEntries(asked.map((get) => get())) });
     form.addEventListener('submit', (event) => {
       event.preventDefault();
-      if (asked.some((get) => get()[1] === '')) error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
-      else answered();
+      const open = asked.findIndex((get) => get()[1] === '');
+      if (open < 0) answered();
+      else {
+        error.replaceChildren(h('p', { role: 'alert' }, 'Choose or write an answer to each question.'));
+        form.querySelectorAll('fieldset')[open].querySelector('input[type=text]').focus();
+      }
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
     if (e.text) form.append(h('p', null, 'The agent proposes this plan:'), h('pre', { tabindex: '0' }, e.text));
     else add(form, [h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input))].flat());
     form.addEventListener('submit', (event) => event.preventDefault());
+    const reason = h('input', { type: 'text', 'aria-label': 'Reason, if you deny', placeholder: 'Reason, if you deny', autocomplete: 'off' });
     row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),
-      button('Deny', () => send({ allow: false, message: 'the person said no' })));
+      button('Deny', () => send({ allow: false, message: reason.value.trim() || 'the person said no' })), reason);
   }
-  form.append(error, row);
+  add(form, [time, error, row]);
+  form.tick = () => { if (time) time.textContent = left(e.deadline); };
+  form.tick();
 
-  // say answers with typed words instead of a choice. It reports whether they were sent.
+  const open = () => [...form.querySelectorAll('fieldset')].find((f) => !f.querySelector('input:checked') && f.querySelector('input[type=text]').value === '');
+  // wants names the question that say answers.
+  form.wants = () => {
+    if (!e.questions?.length) return 'Allow or deny above';
+    return e.questions.length > 1 && open() ? `Your answer to: ${open().querySelector('legend').textContent}` : 'Your answer';
+  };
+  // say takes words of the prompt as the answer to the first question without one, and sends the answers if they are
+  // complete. It reports whether it took the words. Only a button decides an approval.
   form.say = async (words) => {
     if (!e.questions?.length) {
-      const said = /^(y|yes|ok|allow)$/i.test(words) ? { allow: true } : /^always$/i.test(words) ? { allow: true, always: true } : { allow: false, message: words };
-      return send(said);
+      error.replaceChildren(h('p', { role: 'alert' }, 'Nothing is decided yet: press Allow or Deny.'));
+      form.scrollIntoView({ block: 'nearest' });
+      return false;
     }
-    const left = [...form.querySelectorAll('fieldset')].find((f) => !f.querySelector('input:checked') && f.querySelector('input[type=text]').value === '');
-    if (left) left.querySelector('input[type=text]').value = words;
-    if ([...form.querySelectorAll('fieldset')].every((f) => f.querySelector('input:checked') || f.querySelector('input[type=text]').value !== '')) return answered();
-    return true;
+    const next = open();
+    if (next) next.querySelector('input[type=text]').value = words;
+    return open() ? true : answered();
   };
 
   // settle replaces the form with the question and its answer; answer is undefined without one. It reports whether the

@@ -1,7 +1,7 @@
-// The prompts that a session could not send: those that its end cancelled, those held back, and the half-typed one. The
-// next session offers them.
+// The prompts that the end of a session cancelled, and its half-typed one. The next session offers them.
 
-import { hold, heldOf, keep, kept, list, promptOf } from './drafts.js';
+import { call } from './api.js';
+import { keep, kept, promptOf } from './drafts.js';
 import { h, windowed } from './dom.js';
 
 export class Unsent {
@@ -16,24 +16,14 @@ export class Unsent {
   // sent forgets the cancelled prompts: after them, the person has sent another one.
   sent() { this.cancelled = []; }
 
-  get all() {
-    return { prompts: [...(kept(this.name) ? [] : this.cancelled), ...list(heldOf(this.session))], typed: kept(promptOf(this.session)) };
-  }
+  get all() { return { prompts: kept(this.name) ? [] : [...this.cancelled], typed: kept(promptOf(this.session)) }; }
 
   // take returns the prompts and removes them from this session.
   take() {
     const { all } = this;
     keep(this.name, 'yes');
-    hold(this.session, []);
     keep(promptOf(this.session), '');
     return all;
-  }
-
-  // give moves the prompts to another session.
-  give(session) {
-    const { prompts, typed } = this.take();
-    hold(session, prompts);
-    keep(promptOf(session), typed);
   }
 
   // view returns a list of the prompts, null if there are none.
@@ -47,3 +37,16 @@ export class Unsent {
 }
 
 const most = 1000; // characters of a prompt that are shown
+
+// pass gives prompts and a half-typed one to a session, which holds the prompts. Those that it does not accept become a
+// part of the half-typed one.
+export async function pass(session, { prompts, typed }) {
+  const rest = [...prompts];
+  try {
+    while (rest.length > 0) {
+      await call('POST', `v1/sessions/${session}/messages`, { prompt: rest[0], hold: true });
+      rest.shift();
+    }
+  } catch { /* the prompt's text shows what is left */ }
+  keep(promptOf(session), [...rest, typed].filter(Boolean).join('\n'));
+}

@@ -22,7 +22,7 @@ func TestPageResumed(t *testing.T) {
 	named := func() {
 		t.Helper()
 		b.until(`(([...all]) => all.every((t) => t.startsWith('/say the words of before')) && new Set(all).size === 1)([
-			document.querySelector('h1')?.textContent ?? '', document.title.replace(' · Harvest', ''),
+			document.querySelector('h1')?.textContent ?? '', document.title.replace(/^Done: /, '').replace(' · Harvest', ''),
 			document.querySelector('.sessions [aria-current] .title')?.textContent ?? ''])`)
 	}
 	b.sees(".message.agent", "the words of before")

@@ -88,7 +88,7 @@ func TestPageKeepsUnsent(t *testing.T) {
 	b.fill("Repository", "http://10.0.2.2:1/nosuch.git")
 	b.click("button", "Create a sandbox")
 	b.sees(".start .problem", "")
-	b.sees(".ended", "Its sandbox could not be created.")
+	b.sees(".ended", "The repository could not be cloned.")
 	for range 2 {
 		if got := b.run(`const { data: [{ reason }] } = await (await fetch('v1/sessions?all=true')).json();
 			return document.querySelector('main').textContent.split(reason).length - 1;`); got != "1" {
@@ -97,7 +97,7 @@ func TestPageKeepsUnsent(t *testing.T) {
 		}
 		b.until(unsentPrompts + ` === '/say mine'`)
 		b.do(chromedp.Reload())
-		b.sees(".ended", "Its sandbox could not be created.")
+		b.sees(".ended", "The repository could not be cloned.")
 	}
 	b.click(".ended a.button", "New session")
 	b.until(firstPrompt + ` === '/say mine'`)
