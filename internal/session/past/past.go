@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -95,7 +96,7 @@ func Messages(ctx context.Context, store records.Store, s records.Session) ([]st
 // quoted returns a message in the form for the agent. Every line is marked as a quotation, so that the agent does not
 // take it for a new message of the user.
 func quoted(who, text string) string {
-	text = strings.TrimSpace(text)
+	text = strings.TrimRightFunc(strings.TrimLeft(text, "\r\n"), unicode.IsSpace) // code may begin indented
 	if len(text) > recallBytes {
 		text = strings.ToValidUTF8(text[:recallBytes], "") + "…"
 	}

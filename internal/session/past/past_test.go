@@ -86,16 +86,17 @@ func TestMessagesOfContinuedSessions(t *testing.T) {
 func TestMessagesThatCount(t *testing.T) {
 	t.Parallel()
 	s := &store{messages: map[string][]records.Message{"s": {
-		{State: records.Completed, Prompt: " one \n two\n", Reply: "ok"},
+		{State: records.Completed, Prompt: "\n one \n two\n", Reply: "ok"},
 		{State: records.Broken, Prompt: "failed"},
 		{State: records.Completed, Prompt: "a task ended", Own: true, Reply: "seen"},
 		{State: records.Completed, Prompt: "write a title", Purpose: records.PurposePull, Reply: "a title"},
 		{State: records.Cancelled, Prompt: "cancelled"},
 		{State: records.Queued, Prompt: "queued"},
+		{State: records.Held, Prompt: "held"},
 		{State: records.Running, Prompt: "running"},
 	}}}
 	got, err := Messages(t.Context(), s, records.Session{ID: "s"})
-	want := []string{"User:\n> one \n>  two", "You:\n> ok", "User:\n> failed", "Notification:\n> a task ended",
+	want := []string{"User:\n>  one \n>  two", "You:\n> ok", "User:\n> failed", "Notification:\n> a task ended",
 		"You:\n> seen"}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
