@@ -522,6 +522,11 @@ func (r *run) asRestored(j *job) {
 // finishLocal does the work that must wait until all files are in place: hard links, removal of
 // directories, and metadata of those that stay.
 func (r *run) finishLocal(ctx context.Context) error {
+	if len(r.later) > 0 && r.o.Direction == plan.Both {
+		// The record of a link is written before the link exists, so it has no inode. Another pass adds it: without an
+		// inode, a deletion of the link by the user would not be noticed.
+		r.oncemore.Store(true)
+	}
 	for _, j := range r.later {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

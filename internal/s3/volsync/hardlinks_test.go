@@ -174,3 +174,26 @@ func TestDeletionBesideNewMode(t *testing.T) {
 		gone(t, direct, "n", one, two)
 	}
 }
+
+// TestDeletionOfReceivedLink deletes a name of a file on a machine that got the name as a link in its last sync. The
+// deletion arrives: the name was on this machine.
+// mission: 2.2, 3.1
+func TestDeletionOfReceivedLink(t *testing.T) {
+	t.Parallel()
+	for _, both := range []bool{false, true} {
+		all, direct, _ := machines(t, 2)
+		one, two := all[0], all[1]
+		write(t, one.dir, "a", "content")
+		write(t, one.dir, "other", "content")
+		if settle(t, one, two); both {
+			write(t, one.dir, "a", "another content") // both names are new contents
+		}
+		must(t, os.Link(filepath.Join(one.dir, "a"), filepath.Join(one.dir, "b")))
+		one.both(t)
+		two.both(t)
+		must(t, os.Remove(filepath.Join(two.dir, "b")))
+		two.both(t)
+		settle(t, one, two)
+		gone(t, direct, "b", one, two)
+	}
+}
