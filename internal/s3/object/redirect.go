@@ -85,7 +85,8 @@ func (b *Bucket) redirected(req *http.Request, res *http.Response) (*http.Reques
 		region = there
 	}
 	now := time.Now().Add(time.Duration(b.skew.Load()))
-	return next, b.signer.SignHTTP(req.Context(), creds, next, req.Header.Get("X-Amz-Content-Sha256"), "s3", region, now)
+	sum := req.Header.Get("X-Amz-Content-Sha256")
+	return next, b.signer.SignHTTP(req.Context(), creds, next, sum, "s3", region, now)
 }
 
 // mayFollow reports whether an address belongs to the provider of the bucket: it is on the same host, on the

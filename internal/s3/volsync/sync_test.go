@@ -186,8 +186,7 @@ func TestTwoWays(t *testing.T) {
 				t.Fatalf("the second has %q, %v", got, err)
 			}
 			write(t, two, "conflict", "two")
-			later := time.Now().Add(time.Minute)
-			must(t, os.Chtimes(filepath.Join(two, "conflict"), later, later))
+			must(t, os.Chtimes(filepath.Join(two, "conflict"), time.Time{}, time.Now().Add(time.Minute)))
 			must(t, os.Remove(filepath.Join(two, "gone-there")))
 			must(t, os.Remove(filepath.Join(two, "gone-and-edited")))
 			write(t, two, "edited-there", "there")

@@ -79,8 +79,8 @@ func (g *Guard) Check(files, percent int, there string) error {
 	}{{g.here, here, there, g.there}, {g.there, there, here, g.here}} {
 		if s.source.files == 0 && s.deleted > 0 && s.deleted >= s.files {
 			return errors.Remedy(errors.Newf(errors.Conflict,
-				"%s has no files, so the sync would delete %d of the %d files of %s; it deleted none", s.other, s.deleted,
-				s.files, s.name), checkSides)
+				"%s has no files, so the sync would delete %d of the %d files of %s; it deleted none", s.other,
+				s.deleted, s.files, s.name), checkSides)
 		}
 		if s.deleted >= int64(files) && s.deleted*100 > s.files*int64(percent) {
 			return errors.Remedy(errors.Newf(errors.Conflict,
