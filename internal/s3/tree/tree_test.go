@@ -216,14 +216,16 @@ func write(t *testing.T, dir, path, content string) {
 // mission: 3.2
 func TestKeyProblems(t *testing.T) {
 	t.Parallel()
-	for key, want := range map[string]string{"a\x00b": "NUL", "a//b": "empty name", "/a": "empty name", "a/": "empty name",
+	for key, want := range map[string]string{"a\x00b": "NUL", "a//b": "empty name", "/a": "empty name",
+		"a/":  "empty name",
 		"./a": "the name .,", "a/../b": "the name ..,", strings.Repeat("w", 256): "256 bytes"} {
 		if err := KeyProblem(key); !strings.Contains(errors.Message(err), want) || errors.RemedyOf(err) == "" {
 			t.Errorf("%.20q: %v; %s", key, err, errors.RemedyOf(err))
 		}
 	}
-	for key, want := range map[string]string{"new\tline": "U+0009", "d\n/f": "U+000A", "\x1b[0m": "U+001B", "del\x7f": "U+007F",
-		"\ufffe": "U+FFFE", "\uffff": "U+FFFF", "latin\xe9": "0xE9", "%~41": "escape", "%~zz": "escape"} {
+	for key, want := range map[string]string{"new\tline": "U+0009", "d\n/f": "U+000A", "\x1b[0m": "U+001B",
+		"del\x7f": "U+007F",
+		"\ufffe":  "U+FFFE", "\uffff": "U+FFFF", "latin\xe9": "0xE9", "%~41": "escape", "%~zz": "escape"} {
 		if _, ok := DecodeKey(key); ok {
 			t.Errorf("%q is accepted", key)
 		}

@@ -41,7 +41,8 @@ func TestEmptySource(t *testing.T) {
 				must(t, os.RemoveAll(filepath.Join(one.dir, "d")))
 			} else {
 				must(t, os.RemoveAll(filepath.Join(two.dir, "d")))
-				mustSync(t, two.dir, direct, Options{Direction: plan.Up, Mirror: true, State: two.state, DeleteMany: true})
+				mustSync(t, two.dir, direct, Options{Direction: plan.Up, Mirror: true, State: two.state,
+					DeleteMany: true})
 			}
 			o := c.o
 			o.State, o.Owners = one.state, true

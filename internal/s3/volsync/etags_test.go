@@ -32,8 +32,9 @@ func (u untagged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // mission: 3.1, D1
 func TestServerWithoutETags(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]Options{"up": {Direction: plan.Up}, "up, with a list": {Direction: plan.Up, List: true},
-		"mirror": {Direction: plan.Up, Mirror: true, DeleteMany: true}, "both": {Direction: plan.Both}} {
+	for name, o := range map[string]Options{"up": {Direction: plan.Up},
+		"up, with a list": {Direction: plan.Up, List: true},
+		"mirror":          {Direction: plan.Up, Mirror: true, DeleteMany: true}, "both": {Direction: plan.Both}} {
 		for _, filled := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -52,7 +53,8 @@ func TestServerWithoutETags(t *testing.T) {
 				b := openBucket(t, loc)
 				o.State = m.state
 				stats, err := Sync(t.Context(), openTree(t, m.dir), b, o)
-				if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "returns no ETag") ||
+				if errors.KindOf(err) != errors.Unsupported ||
+					!strings.Contains(errors.Message(err), "returns no ETag") ||
 					!strings.Contains(errors.RemedyOf(err), "server that returns ETags") {
 					t.Errorf("the sync ended with %v; %s; %+v", err, errors.RemedyOf(err), stats.Failures)
 				}

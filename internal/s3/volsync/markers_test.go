@@ -40,8 +40,8 @@ func orphans(t *testing.T, b *object.Bucket, dir string) (all []string) {
 }
 
 // TestNoOrphanDirectories runs the sync of another machine at each request of a sync. Whatever the two changed, no
-// object of a directory stays that neither machine has any more, and no sync needs a list for that. A directory that one
-// machine changed stays.
+// object of a directory stays that neither machine has any more, and no sync needs a list for that. A directory that
+// one machine changed stays.
 // mission: 3.1, A8, D1
 func TestNoOrphanDirectories(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,8 @@ func overlapped(t *testing.T, at int, mode os.FileMode, mine, theirs string, gon
 		}
 		return false
 	})
-	_, err := Sync(t.Context(), openTree(t, one.dir), one.b, Options{Direction: plan.Both, State: one.state, Owners: true})
+	_, err := Sync(t.Context(), openTree(t, one.dir), one.b, Options{Direction: plan.Both, State: one.state,
+		Owners: true})
 	must(t, err) // files that are deleted meanwhile may fail
 	a.reset(nil)
 	for range 2 {
@@ -97,7 +98,8 @@ func overlapped(t *testing.T, at int, mode os.FileMode, mine, theirs string, gon
 			t.Errorf("request %d: machine %d does not have the directories %q of the bucket", at, i, all)
 		}
 	}
-	if info, err := os.Stat(filepath.Join(two.dir, "d")); mine == "chmod" && !gone && (err != nil || info.Mode().Perm() != 0o750) {
+	info, err := os.Stat(filepath.Join(two.dir, "d"))
+	if mine == "chmod" && !gone && (err != nil || info.Mode().Perm() != 0o750) {
 		t.Errorf("request %d: the changed directory: %v, %v", at, info, err)
 	}
 	settle(t, one, two)

@@ -208,8 +208,8 @@ func (w *world) editedDuring(rt *rapid.T) {
 	run.nested.Wait()
 }
 
-// hidden reports whether a content of another program is still at its key, which no list shows: lists of MinIO leave out
-// the keys beneath an object.
+// hidden reports whether a content of another program is still at its key, which no list shows: lists of MinIO leave
+// out the keys beneath an object.
 func (w *world) hidden(content string) bool {
 	key := w.stored[content]
 	if key == "" {

@@ -120,8 +120,8 @@ func model(t *testing.T, place func(*testing.T) modelServer) {
 	tried, begin := 0, time.Now()
 	defer func() {
 		if t.Failed() {
-			t.Logf("history %d failed; to repeat it: HARVEST_TEST_SEED=%d HARVEST_TEST_STEPS=%s go test -count=1 -run '^%s$' "+
-				"./internal/s3/volsync", tried, seed, steps, t.Name())
+			t.Logf("history %d failed; to repeat it: HARVEST_TEST_SEED=%d HARVEST_TEST_STEPS=%s "+
+				"go test -count=1 -run '^%s$' ./internal/s3/volsync", tried, seed, steps, t.Name())
 		}
 		t.Log(strconv.Itoa(tried) + " histories")
 	}()

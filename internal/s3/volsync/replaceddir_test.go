@@ -140,7 +140,8 @@ func TestFileReplacedByDirectoryBehindManifest(t *testing.T) {
 						return // it saw the object, and its side wins
 					}
 					for range 2 {
-						mustSync(t, two.dir, two.b, Options{Direction: plan.Both, State: two.state, Owners: true, List: true})
+						mustSync(t, two.dir, two.b, Options{Direction: plan.Both, State: two.state, Owners: true,
+							List: true})
 					}
 					got := slices.Sorted(maps.Keys(filesOf(t, two.dir)))
 					if want := []string{"n copy", "n/x", "other"}; !slices.Equal(got, want) {

@@ -114,7 +114,8 @@ func named(t *testing.T, path string, stats ...Stats) {
 	for _, s := range stats {
 		for _, d := range s.Decided {
 			if d.Path == path {
-				if strings.Contains(d.Reason, ".conflict-") && (d.Copy == "" || !strings.HasSuffix(d.Reason, " "+d.Copy)) {
+				if strings.Contains(d.Reason, ".conflict-") &&
+					(d.Copy == "" || !strings.HasSuffix(d.Reason, " "+d.Copy)) {
 					t.Errorf("%s has the copy %q", d.Reason, d.Copy)
 				}
 				return

@@ -77,8 +77,8 @@ func TestNewerDistrustsFuture(t *testing.T) {
 		{24 * time.Hour, 48 * time.Hour, Upload, true},
 	} {
 		entry := func(inode uint64, etag string, after time.Duration) *tree.Entry {
-			return &tree.Entry{Path: "f", Kind: tree.File, Size: int64(inode), ModTime: tree.At(now.Add(after)), Inode: inode,
-				ETag: etag}
+			return &tree.Entry{Path: "f", Kind: tree.File, Size: int64(inode), ModTime: tree.At(now.Add(after)),
+				Inode: inode, ETag: etag}
 		}
 		p := Policy{Dir: Both, Conflict: KeepNewer, Stamp: now}
 		a := Decide(p, entry(2, "", c.local), entry(1, "a", -48*time.Hour), entry(3, "b", c.remote), nil)
