@@ -46,7 +46,7 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, f)
 	}
 	if img, err := image.Look(ctx, filepath.Join(cfg.Data, "images"), "agent"); err == nil {
-		findings = append(findings, agentImage(img))
+		findings = append(findings, agentImage(img, newerAgents(ctx, img, npmRegistry())))
 	}
 	findings = append(findings, connections(cfg))
 	findings = append(findings, isolation(ctx, cfg.Data)...)
@@ -258,8 +258,9 @@ func tool(name, debianPackage, why string) finding {
 	return finding{Name: name, OK: true, Detail: path}
 }
 
-// agentImage reports the parts of the agent image, and those that are missing.
-func agentImage(img image.Image) finding {
+// agentImage reports the parts of the agent image, those that are missing, and the arguments of a build that has newer
+// versions of the agents.
+func agentImage(img image.Image, newer []string) finding {
 	f := finding{Name: "agent image", OK: len(img.Missing) == 0}
 	var has, lacks []string
 	for _, part := range img.Parts {
@@ -272,6 +273,9 @@ func agentImage(img image.Image) finding {
 	}
 	f.Detail = fmt.Sprintf("%s, %s; %s", img.ID, units.BytesSize(float64(img.Size)),
 		cmp.Or(strings.Join(has, ", "), "-"))
+	if len(newer) > 0 {
+		f.Detail += "; newer: harvest image build agent " + strings.Join(newer, " ")
+	}
 	if !f.OK {
 		f.Detail += "; " + strings.Join(lacks, "; ")
 		f.Remedy = "with access to their sites: harvest image build agent --force; all else works without them"

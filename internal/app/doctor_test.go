@@ -1,6 +1,10 @@
 package app
 
 import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,14 +18,56 @@ func TestDoctorOnTheAgentImage(t *testing.T) {
 	t.Parallel()
 	img := image.Image{ID: "img_1", Size: 2 << 30, Parts: []image.Part{{Name: "claude", Version: "2"},
 		{Name: "less", Version: "1"}}}
-	if f := agentImage(img); !f.OK || f.Needed || f.Remedy != "" || !strings.Contains(f.Detail, "claude 2") ||
+	if f := agentImage(img, nil); !f.OK || f.Needed || f.Remedy != "" || !strings.Contains(f.Detail, "claude 2") ||
 		strings.Contains(f.Detail, "less") {
 		t.Errorf("a whole one: %+v", f)
 	}
 	img.Missing = []image.Part{{Name: "volta", Reason: "no such host"}}
-	if f := agentImage(img); f.OK || f.Needed || f.Remedy == "" ||
+	if f := agentImage(img, nil); f.OK || f.Needed || f.Remedy == "" ||
 		!strings.Contains(f.Detail, "without volta: no such host") {
 		t.Errorf("one that lacks something: %+v", f)
+	}
+}
+
+// TestDoctorNamesNewerAgents checks that the doctor names versions of agents that are newer than those of the image, and
+// that a registry that does not answer, or answers nonsense, changes nothing.
+func TestDoctorNamesNewerAgents(t *testing.T) {
+	t.Parallel()
+	img := image.Image{ID: "img_1", Parts: []image.Part{{Name: "claude", Version: "2.1.9"},
+		{Name: "opencode", Version: "1.18.33"}, {Name: "less", Version: "1"}}}
+	answers := map[string]string{"/npm/@anthropic-ai%2Fclaude-code-linux-x64/latest": `{"version":"2.1.10"}`,
+		"/npm/opencode-linux-x64-baseline/latest": `{"version":"1.18.33"}`}
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.EscapedPath()]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer registry.Close()
+	newer := newerAgents(t.Context(), img, registry.URL+"/npm/")
+	if f := agentImage(img, newer); !f.OK || f.Remedy != "" ||
+		!strings.HasSuffix(f.Detail, "; newer: harvest image build agent --build-arg CLAUDE_CODE=2.1.10") {
+		t.Errorf("%+v", f)
+	}
+	for name, bad := range map[string]string{"not JSON": "<html>", "no version": `{"version":"x; rm -rf /"}`} {
+		for path := range answers {
+			answers[path] = bad
+		}
+		if got := newerAgents(t.Context(), img, registry.URL+"/npm"); len(got) > 0 {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and does not answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, address := range []string{registry.URL + "/other", "http://" + silent.Addr().String(), "://", ""} {
+		if got := newerAgents(t.Context(), img, address); len(got) > 0 {
+			t.Errorf("%q: %q", address, got)
+		}
 	}
 }
 

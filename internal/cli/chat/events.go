@@ -82,11 +82,24 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 			m.notef("the image was %s behind; the newest were fetched", Count(s.Behind, "commit"))
 		}
 	case "mcp.ready":
-		m.ready++
+		if _, again := m.servers[e.ID]; again {
+			m.notef("MCP server %s is ready", e.ID)
+		}
+		m.server(e.ID, true)
+	case "mcp.restarting":
+		m.notef("MCP server %s starts again", e.ID)
 	case "mcp.failed":
-		m.broken++
+		m.server(e.ID, false)
 		m.notef("MCP server %s failed: %s", e.ID, FirstLine(e.Reason))
 	}
+}
+
+// server records whether an MCP server is ready.
+func (m *Model) server(name string, ready bool) {
+	if m.servers == nil {
+		m.servers = map[string]bool{}
+	}
+	m.servers[name] = ready
 }
 
 // Denied describes a connection or lookup that the network policy refused.

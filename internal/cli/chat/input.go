@@ -94,6 +94,9 @@ continues. Ctrl-Z suspends this program, and Ctrl-L redraws the screen.
                    harvest/ID or NAME
   /apply           apply the agent's changes to the work tree
   /output          show the whole output of the last tool
+  /mcp             list the agent's MCP servers
+  /mcp restart NAME
+                   start an MCP server again
   /stop            stop the turn, as Esc does
   /hold            stop the turn, and hold the queued prompts
   /release         queue the held prompts again
@@ -118,6 +121,9 @@ func (m *Model) command(text string) bool {
 		m.wait("ending the session")
 		m.act(Action{Act: End, Discard: len(rest) > 0})
 		return true
+	case name == "/mcp" && len(rest) == 2 && rest[0] == "restart":
+		m.act(Action{Act: Restart, ID: rest[1]})
+		return true
 	case len(rest) > 0:
 		return false
 	}
@@ -131,6 +137,8 @@ func (m *Model) command(text string) bool {
 	case "/diff":
 		m.wait("reading the changes")
 		m.act(Action{Act: Diff})
+	case "/mcp":
+		m.act(Action{Act: Servers})
 	case "/apply":
 		m.wait("applying the changes")
 		m.act(Action{Act: Apply})

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,8 @@ const (
 	Checkout Act = "checkout" // Text: name of the branch, or ""
 	Apply    Act = "apply"    // changes to the files of the work tree
 	End      Act = "end"      // Discard
+	Servers  Act = "servers"  // the agent's MCP servers
+	Restart  Act = "restart"  // ID: name of an MCP server
 	Redraw   Act = "redraw"   // the screen
 	Suspend  Act = "suspend"  // the program
 )
@@ -80,8 +83,8 @@ type Model struct {
 	questions []*question
 	answered  map[string]bool // questions that this terminal has answered, until the server says so
 
-	ready, broken int // MCP servers
-	cost          float64
+	servers map[string]bool // whether each MCP server of the agent is ready; created when needed
+	cost    float64
 
 	editor editor
 }
@@ -201,6 +204,10 @@ func (m *Model) Result(a Action, text string, err error) {
 		if err == nil && text != "" {
 			m.block(wrap(Plain(strings.TrimSpace(text)), m.room(), "  ")...)
 		}
+	}
+	if a.Act == Servers && err == nil {
+		m.block(strings.Split(strings.TrimRight(cmp.Or(text, "The agent has no MCP servers, or does not run yet."), "\n"),
+			"\n")...)
 	}
 	if err != nil {
 		m.fail(err)

@@ -364,6 +364,29 @@ func TestStoppedTool(t *testing.T) {
 	s.lacks(s.all(), "failed")
 }
 
+// TestServersOfTheAgent checks that a server counts once, whatever happens to it, and that the list of servers names the
+// command that starts one again.
+func TestServersOfTheAgent(t *testing.T) {
+	t.Parallel()
+	s := newSeat(t)
+	s.sent("go")
+	s.event("mcp.ready", `{"id":"memory"}`)
+	s.event("mcp.failed", `{"id":"github","reason":"it died"}`)
+	s.has(s.screen(), "MCP 1/2")
+	s.event("mcp.restarting", `{"id":"github"}`)
+	s.has(s.all(), "MCP server github starts again")
+	s.has(s.screen(), "MCP 1/2")
+	s.event("mcp.ready", `{"id":"github"}`)
+	s.has(s.all(), "MCP server github is ready")
+	s.has(s.screen(), "MCP 2/2")
+	s.Result(Action{Act: Servers}, "github  failed  it died\n", nil)
+	s.take()
+	s.has(s.all(), "github  failed  it died")
+	s.Result(Action{Act: Servers}, "", nil)
+	s.take()
+	s.has(s.all(), "The agent has no MCP servers, or does not run yet.")
+}
+
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -373,7 +396,8 @@ func TestCommands(t *testing.T) {
 		"/apply": {Act: Apply},
 		"/end":   {Act: End}, "/end discard": {Act: End, Discard: true}, "/end of it": {Act: Send, Text: "/end of it"},
 		"//help": {Act: Send, Text: "/help"}, "/compact": {Act: Send, Text: "/compact"},
-		"/help me": {Act: Send, Text: "/help me"},
+		"/help me": {Act: Send, Text: "/help me"}, "/mcp": {Act: Servers},
+		"/mcp restart memory": {Act: Restart, ID: "memory"}, "/mcp restart": {Act: Send, Text: "/mcp restart"},
 	} {
 		s.typed(typed + "\r")
 		if a := s.acted(); len(a) != 1 || fmt.Sprint(a[0]) != fmt.Sprint(want) {

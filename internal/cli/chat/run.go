@@ -8,8 +8,10 @@ package chat
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -138,6 +140,27 @@ func (t *talk) do(ctx context.Context, a Action) {
 	}()
 }
 
+// servers describes the agent's MCP servers, one a line.
+func (t *talk) servers(ctx context.Context) (string, error) {
+	all, err := t.Server.SessionMCP(ctx, t.Session.ID)
+	width := 0
+	for _, s := range all {
+		width = max(width, len(s.Name))
+	}
+	var text strings.Builder
+	for _, s := range all {
+		state := Plain(s.Status)
+		if s.Status == "connected" {
+			state = "ready"
+		}
+		if s.Error != "" {
+			state += ": " + FirstLine(s.Error)
+		}
+		fmt.Fprintf(&text, "%-*s  %s\n", width, Plain(s.Name), state)
+	}
+	return text.String(), err
+}
+
 func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 	id := t.Session.ID
 	switch a.Act {
@@ -153,6 +176,10 @@ func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 		err = t.Server.CancelMessage(ctx, id, a.ID)
 	case Answer:
 		err = t.Server.Answer(ctx, id, a.ID, a.Answer)
+	case Servers:
+		return t.servers(ctx)
+	case Restart:
+		err = t.Server.RestartSessionMCP(ctx, id, a.ID)
 	case Checkout:
 		text, err = t.Checkout(ctx, a.Text)
 	case Apply:

@@ -72,6 +72,10 @@ func (w *wire) serve(resp http.ResponseWriter, req *http.Request) {
 		case req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/messages"):
 			resp.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(resp, `{"message_id":"msg_1"}`)
+		case strings.HasSuffix(req.URL.Path, "/mcp"):
+			resp.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(resp, `{"data":[{"name":"memory","status":"connected"},`+
+				`{"name":"b","status":"failed","error":"it died"}]}`)
 		default:
 			resp.WriteHeader(http.StatusNoContent)
 		}
@@ -171,6 +175,10 @@ func TestRunPlain(t *testing.T) {
 	w.asked(t, `POST /v1/sessions/ses_1/answers/q {"allow":true}`)
 	lines("/diff")
 	shows(t, out, "diff --git a/x b/x\n+new\n")
+	lines("/mcp")
+	shows(t, out, "memory  ready\nb       failed: it died\n")
+	lines("/mcp restart b")
+	w.asked(t, "POST /v1/sessions/ses_1/mcp/b/restart")
 	lines("/checkout mine")
 	shows(t, out, "branch mine")
 	lines("/apply")

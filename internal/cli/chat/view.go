@@ -157,9 +157,15 @@ func (m *Model) statusLine() string {
 	if m.busy() {
 		parts = append(parts, "turn "+seconds(m.now.Sub(m.since)))
 	}
-	if m.ready+m.broken > 0 {
-		mcp := fmt.Sprintf("MCP %d/%d", m.ready, m.ready+m.broken)
-		if m.broken > 0 {
+	if all := len(m.servers); all > 0 {
+		ready := 0
+		for _, ok := range m.servers {
+			if ok {
+				ready++
+			}
+		}
+		mcp := fmt.Sprintf("MCP %d/%d", ready, all)
+		if ready < all {
 			mcp = m.in(red, mcp)
 		}
 		parts = append(parts, mcp)

@@ -34,6 +34,9 @@ func TestServersOfTheAgentImage(t *testing.T) {
 			"content": "written by a server\n"}, "note.txt"},
 		{"mcp__filesystem__read_text_file", map[string]any{"path": "/workspace/project/note.txt"},
 			"written by a server"},
+		// Claude Code offers the server its roots, which have to include the directories beside the repository.
+		{"mcp__filesystem__write_file", map[string]any{"path": "/workspace/beside.txt", "content": "beside\n"},
+			"beside.txt"},
 		{"mcp__playwright__browser_navigate", map[string]any{"url": page}, "walnut"},
 		{"mcp__playwright__browser_snapshot", map[string]any{}, "a tall tree"},
 		{"mcp__devtools__new_page", map[string]any{"url": page}, "walnut"},

@@ -1,0 +1,84 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/RelevanceAI/harvest/internal/image"
+)
+
+const (
+	newerTime   = 2 * time.Second // for the answer of the registry
+	maxManifest = 1 << 20         // bytes of the description of a package
+)
+
+// agentPackages are the agents in the agent image: the name of the part, its package on the npm registry, and the
+// argument of the build that chooses its version.
+var agentPackages = []struct{ part, pkg, arg string }{
+	{"claude", "@anthropic-ai/claude-code-linux-x64", "CLAUDE_CODE"},
+	{"opencode", "opencode-linux-x64-baseline", "OPENCODE"},
+}
+
+// npmRegistry returns the npm registry of this environment.
+func npmRegistry() string {
+	return cmp.Or(os.Getenv("NPM_CONFIG_REGISTRY"), os.Getenv("npm_config_registry"), "https://registry.npmjs.org")
+}
+
+// newerAgents returns the arguments of a build of the agent image that has the newest versions of the agents, as far as
+// they are newer than those of img. It is best effort: without an answer of the registry it returns none.
+func newerAgents(ctx context.Context, img image.Image, registry string) (args []string) {
+	ctx, cancel := context.WithTimeout(ctx, newerTime)
+	defer cancel()
+	type answer struct {
+		i       int
+		version string
+	}
+	answers := make(chan answer, len(agentPackages))
+	for i, p := range agentPackages {
+		go func() { answers <- answer{i, latest(ctx, registry, p.pkg)} }()
+	}
+	newest := make([]string, len(agentPackages))
+	for range agentPackages {
+		a := <-answers
+		newest[a.i] = a.version
+	}
+	for i, p := range agentPackages {
+		for _, part := range img.Parts {
+			if part.Name == p.part && semver.IsValid("v"+newest[i]) &&
+				semver.Compare("v"+newest[i], "v"+part.Version) > 0 {
+				args = append(args, fmt.Sprintf("--build-arg %s=%s", p.arg, newest[i]))
+			}
+		}
+	}
+	return args
+}
+
+// latest returns the version of a package that the registry calls its latest; "" if it is unknown.
+func latest(ctx context.Context, registry, pkg string) string {
+	address := strings.TrimRight(registry, "/") + "/" + url.PathEscape(pkg) + "/latest"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return ""
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	var manifest struct{ Version string }
+	if resp.StatusCode != http.StatusOK ||
+		json.NewDecoder(io.LimitReader(resp.Body, maxManifest)).Decode(&manifest) != nil {
+		return ""
+	}
+	return manifest.Version
+}

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/test/host"
+	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
+)
+
+// TestFailedServersAreThereForTheNextPrompt checks that the real agents have an MCP server that died at its first start,
+// and one that starts later than Claude Code's own limit of 30 s, when they get their second prompt.
+//
+// mission: E5
+func TestFailedServersAreThereForTheNextPrompt(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	for _, name := range []string{"claude", "opencode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tool := func(server string) string {
+				if name == "claude" {
+					return "mcp__" + server + "__hello"
+				}
+				return server + "_hello"
+			}
+			stub := modeltest.New(t, host.ModelKey)
+			stub.Script("one", modeltest.Step{Say: "Without them."})
+			stub.Script("two", modeltest.Step{Call: tool("flaky"), Input: map[string]any{}},
+				modeltest.Step{Call: tool("late"), Input: map[string]any{}}, modeltest.Step{Say: "With them."})
+			h := host.NewModel(t, stub)
+			dir := h.Project()
+			commit(h, dir, map[string]string{"server.py": mcpServer,
+				".mcp.json": `{"mcpServers":{
+					"flaky":{"command":"sh","args":["-c",
+						"[ -e /tmp/once ] || { touch /tmp/once; exit 1; }; exec python3 /workspace/project/server.py ok"],
+						"env":{"WHO":"flaky"}},
+					"late":{"command":"sh","args":["-c","sleep 45; exec python3 /workspace/project/server.py ok"],
+						"env":{"WHO":"late"}}}}`})
+			out, stderr, code := h.In(dir, "agent", "--agent", name, "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false",
+				"-o", "json", "[one] go")
+			if code != 0 {
+				t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.Log())
+			}
+			if done := last(t, turnEvents(t, out), "done"); done.Text != "Without them." {
+				t.Errorf("done: %+v", done)
+			}
+			var results []api.SessionEvent
+			var servers []string
+			for _, e := range turnEvents(t, h.Must("send", h.Session(), "-o", "json", "[two] go")) {
+				switch e.Type {
+				case "mcp.restarting", "mcp.ready", "mcp.failed":
+					servers = append(servers, e.Type+" "+e.Data.ID+" "+e.Data.Reason)
+				case "tool.completed":
+					results = append(results, e.Data)
+				}
+			}
+			if len(results) != 2 || results[0].Text != "hello from flaky" || results[1].Text != "hello from late" {
+				t.Errorf("the results %+v; servers: %s", results, strings.Join(servers, ", "))
+			}
+			h.Must("end", "--discard", h.Session())
+		})
+	}
+}
