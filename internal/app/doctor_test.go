@@ -29,8 +29,8 @@ func TestDoctorOnTheAgentImage(t *testing.T) {
 	}
 }
 
-// TestDoctorNamesNewerAgents checks that the doctor names versions of agents that are newer than those of the image, and
-// that a registry that does not answer, or answers nonsense, changes nothing.
+// TestDoctorNamesNewerAgents checks that the doctor names versions of agents that are newer than those of the image,
+// and that a registry that does not answer, or answers nonsense, changes nothing.
 func TestDoctorNamesNewerAgents(t *testing.T) {
 	t.Parallel()
 	img := image.Image{ID: "img_1", Parts: []image.Part{{Name: "claude", Version: "2.1.9"},

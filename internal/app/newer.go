@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/mod/semver"
 
+	"github.com/RelevanceAI/harvest/internal/base/netguard"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
@@ -70,7 +71,7 @@ func latest(ctx context.Context, registry, pkg string) string {
 	if err != nil {
 		return ""
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := netguard.Rules{Any: true}.Client(newerTime).Do(req) // the operator has chosen the registry
 	if err != nil {
 		return ""
 	}

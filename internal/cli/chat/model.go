@@ -206,8 +206,8 @@ func (m *Model) Result(a Action, text string, err error) {
 		}
 	}
 	if a.Act == Servers && err == nil {
-		m.block(strings.Split(strings.TrimRight(cmp.Or(text, "The agent has no MCP servers, or does not run yet."), "\n"),
-			"\n")...)
+		text = cmp.Or(text, "The agent has no MCP servers, or does not run yet.")
+		m.block(strings.Split(strings.TrimRight(text, "\n"), "\n")...)
 	}
 	if err != nil {
 		m.fail(err)

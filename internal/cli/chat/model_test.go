@@ -364,8 +364,7 @@ func TestStoppedTool(t *testing.T) {
 	s.lacks(s.all(), "failed")
 }
 
-// TestServersOfTheAgent checks that a server counts once, whatever happens to it, and that the list of servers names the
-// command that starts one again.
+// TestServersOfTheAgent checks that a server counts once, whatever happens to it, and that the list of servers is shown.
 func TestServersOfTheAgent(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

@@ -224,8 +224,8 @@ type OneShot interface {
 type MCPAsker interface {
 	// AskMCP returns the input that requests the state; the answer is an MCPStatus event.
 	AskMCP() []byte
-	// RestartMCP returns the input that starts an MCP server again; the answer is an MCPRestarted event. The program may
-	// read no other input until then.
+	// RestartMCP returns the input that starts an MCP server again; the answer is an MCPRestarted event. The program
+	// may read no other input until then.
 	RestartMCP(name string) []byte
 }
 

@@ -125,7 +125,8 @@ func TestServersAreStartedAgain(t *testing.T) {
 	b.Status = "failed" // it dies later, and does not start again
 	for i := range maxTries {
 		gate.Sent()
-		check(hear(agent.Event{Type: agent.Ready, MCP: []agent.MCP{a, b, c}}), map[bool]string{true: "failed b failed"}[i == 0])
+		check(hear(agent.Event{Type: agent.Ready, MCP: []agent.MCP{a, b, c}}),
+			map[bool]string{true: "failed b failed"}[i == 0])
 		between("b")
 		check(hear(agent.Event{Type: agent.MCPRestarted, ID: "b", Failed: true, Text: "no"}), "failed b no")
 		check(status(a, b, c), "open")

@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
 )
 
-// TestFailedServersAreThereForTheNextPrompt checks that the real agents have an MCP server that died at its first start,
-// and one that starts later than Claude Code's own limit of 30 s, when they get their second prompt.
+// TestFailedServersAreThereForTheNextPrompt checks that the real agents have an MCP server that died at its first
+// start, and one that starts later than Claude Code's own limit of 30 s, when they get their second prompt.
 //
 // mission: E5
 func TestFailedServersAreThereForTheNextPrompt(t *testing.T) {
@@ -35,12 +35,12 @@ func TestFailedServersAreThereForTheNextPrompt(t *testing.T) {
 			commit(h, dir, map[string]string{"server.py": mcpServer,
 				".mcp.json": `{"mcpServers":{
 					"flaky":{"command":"sh","args":["-c",
-						"[ -e /tmp/once ] || { touch /tmp/once; exit 1; }; exec python3 /workspace/project/server.py ok"],
+						"[ -e /tmp/once ] || { >/tmp/once; exit 1; }; exec python3 /workspace/project/server.py ok"],
 						"env":{"WHO":"flaky"}},
 					"late":{"command":"sh","args":["-c","sleep 45; exec python3 /workspace/project/server.py ok"],
 						"env":{"WHO":"late"}}}}`})
-			out, stderr, code := h.In(dir, "agent", "--agent", name, "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false",
-				"-o", "json", "[one] go")
+			out, stderr, code := h.In(dir, "agent", "--agent", name, "--memory", "4GiB", "-e",
+				"ENABLE_TOOL_SEARCH=false", "-o", "json", "[one] go")
 			if code != 0 {
 				t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.Log())
 			}

@@ -47,8 +47,8 @@ func command(s agent.Setup, more ...string) engine.Command {
 		args = append(args, "--settings", s.Settings)
 	}
 	if s.MCPConfig != "" {
-		// The program's roots are its directory and those of --add-dir. The filesystem server serves the roots in place of
-		// its arguments, and the session may have more repositories.
+		// The program's roots are its directory and those of --add-dir. The filesystem server serves the roots in place
+		// of its arguments, and the session may have more repositories.
 		args = append(args, "--mcp-config", s.MCPConfig, "--strict-mcp-config", "--add-dir", mcp.Workspace)
 	}
 	if s.System != "" {
