@@ -132,6 +132,11 @@ func TestPageAnswersGoToTheirQuestions(t *testing.T) {
 
 	turn := b.value(`[...document.querySelectorAll('link[rel=modulepreload], script[src]')]
 		.map((e) => e.href || e.src).find((a) => a.endsWith('/app.js')).replace('app.js', 'turn.js')`)
+	input := b.run(`const { Tool } = await import('` + turn + `');
+		return new Tool({ tool: 'Odd', input: { dir: 'C:\\x', deep: { n: 1 } } }).el.querySelector('pre').textContent;`)
+	if input != "dir: C:\\x\ndeep: {\"n\":1}" {
+		t.Errorf("the input of a tool is shown as %q", input)
+	}
 	b.run(`const { question } = await import('` + turn + `');
 		window.form = question('ses_none', { id: 'q', tool: 'Bash', input: { command: 'ls' } });
 		document.querySelector('.foot').prepend(window.form);
