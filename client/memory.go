@@ -12,8 +12,8 @@ func (c *Client) Memories(ctx context.Context) ([]api.Memory, error) {
 	return list[api.Memory](ctx, c, api.Memories, nil)
 }
 
-// MoveMemory adds a memory to another one, which may not exist yet, and deletes the first. Of two entities with the same
-// name, that of the second memory stays. Conflict while a sandbox uses the first.
+// MoveMemory adds a memory to another one, which may not exist yet, and deletes the first. Of two entities with the
+// same name, that of the second memory stays. Conflict while a sandbox uses the first.
 func (c *Client) MoveMemory(ctx context.Context, from, to string) error {
 	return c.call(ctx, http.MethodPost, api.Path(api.MemoryMove, from), nil, api.MoveMemoryRequest{To: to}, nil)
 }

@@ -31,9 +31,9 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent, limits agent.MCP
 // for may still start.
 const mcpFactor = 4
 
-// mcpLimits returns the agent's own limits for the start of MCP servers. A server that starts keeps a processor busy for
-// seconds, so that no more start at once than there are processors. At least two do: one that hangs must not stop all
-// others.
+// mcpLimits returns the agent's own limits for the start of MCP servers. A server that starts keeps a processor busy
+// for seconds, so that no more start at once than there are processors. At least two do: one that hangs must not stop
+// all others.
 func (r *runner) mcpLimits() agent.MCPLimits {
 	processors := runtime.NumCPU()
 	if limit := r.session().Sandbox.CPU; limit > 0 {

@@ -21,8 +21,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// KeyFiles are the files of the data directory with private keys. With the first two, anyone can read the secrets of its
-// database. The third, which exists once Modal's protocol was served, signs certificates of tunnels on this machine.
+// KeyFiles are the files of the data directory with private keys. With the first two, anyone can read the secrets of
+// its database. The third, which exists once Modal's protocol was served, signs certificates of tunnels on this
+// machine.
 var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem"}
 
 // Config is the whole configuration. Sizes are in bytes.

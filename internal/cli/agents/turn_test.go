@@ -102,7 +102,8 @@ func TestReplyAlone(t *testing.T) {
 		"msg_3": "taken up within another turn\n",
 	} {
 		var out, stderr bytes.Buffer
-		v := newTurnView(commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}, "text", "ses_1", prompt)
+		c := commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
+		v := newTurnView(c, "text", "ses_1", prompt)
 		for _, e := range events {
 			if _, err := v.event(api.Event{Type: e.kind, Data: json.RawMessage(e.data)}); err != nil {
 				t.Fatal(err)

@@ -364,7 +364,7 @@ func TestStoppedTool(t *testing.T) {
 	s.lacks(s.all(), "failed")
 }
 
-// TestServersOfTheAgent checks that a server counts once, whatever happens to it, and that the list of servers is shown.
+// TestServersOfTheAgent checks that a server counts once, whatever happens to it, and that the list is shown.
 func TestServersOfTheAgent(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

@@ -81,8 +81,8 @@ func origin(address string) string {
 	return address
 }
 
-// identity returns a digest that is the same for all work trees of a repository, and different for other repositories: of
-// its first commits, and of its path on this machine.
+// identity returns a digest that is the same for all work trees of a repository, and different for other repositories:
+// of its first commits, and of its path on this machine.
 func identity(ctx context.Context, top string) (string, error) {
 	dir, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-common-dir")
 	if err != nil {

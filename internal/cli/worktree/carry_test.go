@@ -236,7 +236,8 @@ func TestIdentity(t *testing.T) {
 	dirs := []string{filepath.Join(root, "a", "project"), filepath.Join(root, "b", "project")}
 	run := func(dir string, args ...string) {
 		t.Helper()
-		if _, err := git(ctx, dir, append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)...); err != nil {
+		args = append([]string{"-c", "user.name=a", "-c", "user.email=a@b"}, args...)
+		if _, err := git(ctx, dir, args...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -265,7 +265,8 @@ func sessionOut(s records.Session) api.Session {
 	return api.Session{
 		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
-		Memory: volumes.Memory(s.Repositories()[0]), SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),
+		Memory:    volumes.Memory(s.Repositories()[0]),
+		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),
 		Status: string(s.Status), Reason: s.Reason,
 		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(),
 		Ended: s.Ended.UTC(),

@@ -31,7 +31,8 @@ func TestMove(t *testing.T) {
 	s, ctx := open(t), t.Context()
 	set := func(name, entity, text string) {
 		t.Helper()
-		if err := s.Set(ctx, name, memory.Entity{Name: entity, Type: "note", Observations: []string{text}}); err != nil {
+		e := memory.Entity{Name: entity, Type: "note", Observations: []string{text}}
+		if err := s.Set(ctx, name, e); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,7 +50,8 @@ func CheckIdentity(text string) error {
 		"give 12 to 64 lower-case hexadecimal digits, such as the first commit")
 }
 
-// fit returns text in lower case, of at most size bytes, and with "-" instead of characters that names must not contain.
+// fit returns text in lower case, of at most size bytes, and with "-" instead of characters that names must not
+// contain.
 func fit(text string, size int) string {
 	text = strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' {

@@ -413,8 +413,8 @@ func (b *bridge) askMCP(ctx context.Context) {
 	b.tell(n)
 }
 
-// restartMCP starts an MCP server again and reports the result. OpenCode's server answers without an error also when the
-// MCP server has failed.
+// restartMCP starts an MCP server again and reports the result. OpenCode's server answers without an error also when
+// the MCP server has failed.
 func (b *bridge) restartMCP(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, mcpTime)
 	defer cancel()
