@@ -301,7 +301,7 @@ func TestPageKeepsPrompts(t *testing.T) {
 
 	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => {
 		const r = await window.through(to, o);
-		if (o?.method === 'POST' && String(to).includes('/release')) throw new TypeError('lost');
+		if (o?.method === 'POST' && String(to).endsWith('/messages')) throw new TypeError('lost');
 		return r;
 	}; { const e = document.querySelector('.composer textarea'); e.value = '/say once only'; e.form.requestSubmit(); }`, nil))
 	b.sees(".composer .problem", "cannot be reached")

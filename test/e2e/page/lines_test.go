@@ -88,8 +88,8 @@ func TestPageColours(t *testing.T) {
 	b.clean()
 }
 
-// TestPageTypedAnswers checks what text that a person types means to an open question: a consent in the usual words, or
-// else the reason of a refusal; the answers to several questions, one after the other.
+// TestPageTypedAnswers checks what text that a person types means to an open question: the answers to its parts, one
+// after the other, and nothing to an approval, which only a button decides.
 // mission: F2, 7.4
 func TestPageTypedAnswers(t *testing.T) {
 	t.Parallel()
@@ -98,13 +98,14 @@ func TestPageTypedAnswers(t *testing.T) {
 	b := browser(t)
 	b.signedIn(h)
 	const tool = `{ id: 'q', tool: 'Bash', input: { command: 'ls' } }`
+	const one = `{ id: 'q', questions: [{ text: 'Which?' }] }`
 	const two = `{ id: 'q', questions: [{ text: 'Which?', options: [{ label: 'red' }] }, { text: 'And why?' }] }`
 	for _, c := range []struct{ question, words, want string }{
-		{tool, `['yes']`, `true {"allow":true}`},
-		{tool, `['OK']`, `true {"allow":true}`},
-		{tool, `['Always']`, `true {"allow":true,"always":true}`},
-		{tool, `['yes, but only here']`, `true {"allow":false,"message":"yes, but only here"}`},
-		{tool, `['lost']`, `false {"allow":false,"message":"lost"}`},
+		{tool, `['yes']`, `false`},
+		{tool, `['Always']`, `false`},
+		{tool, `['yes, but only here']`, `false`},
+		{one, `['blue']`, `true {"allow":true,"answers":{"Which?":"blue"}}`},
+		{one, `['lost']`, `false {"allow":true,"answers":{"Which?":"lost"}}`},
 		{two, `['blue']`, `true`},
 		{two, `['blue', 'It is calm.']`,
 			`true true {"allow":true,"answers":{"Which?":"blue","And why?":"It is calm."}}`},
