@@ -61,7 +61,7 @@ func (b *Bucket) Describe(ctx context.Context, path string) (*tree.Entry, error)
 	}
 	ctx, cancel := b.bounded(ctx, 0)
 	defer cancel()
-	e, err := b.Stat(ctx, key)
+	e, err := b.stat(ctx, key)
 	if errors.Is(err, errors.NotFound) {
 		return b.describeDir(ctx, path)
 	}
@@ -116,7 +116,7 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*tree.Entry, err
 
 // DescribeMarker sets the metadata of a directory from its object.
 func (b *Bucket) DescribeMarker(ctx context.Context, e *tree.Entry) error {
-	marker, err := b.Stat(ctx, e.KeyUnder(b.prefix))
+	marker, err := b.stat(ctx, e.KeyUnder(b.prefix))
 	if err != nil {
 		return err
 	}
@@ -346,8 +346,17 @@ func (b *Bucket) DeleteObject(ctx context.Context, path string, kind tree.Kind) 
 	return errors.Join(err, refused)
 }
 
-// Stat returns the entry of an object, from its headers.
+// Stat returns the entry of an object, from its headers. It returns Unsupported if the server returns no ETag.
 func (b *Bucket) Stat(ctx context.Context, key string) (*tree.Entry, error) {
+	e, err := b.stat(ctx, key)
+	if err == nil && e.ETag == "" {
+		return nil, noETags(b.base.Host)
+	}
+	return e, err
+}
+
+// stat is Stat, but the ETag may be missing: versitygw has none of files that were stored in its directory.
+func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
 	res, err := b.Head(ctx, key)
 	if err != nil {
 		return nil, err
@@ -356,9 +365,6 @@ func (b *Bucket) Stat(ctx context.Context, key string) (*tree.Entry, error) {
 		ETag: Unquote(res.Header.Get("ETag")), Foreign: true}
 	if e.Size < 0 {
 		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
-	}
-	if e.ETag == "" {
-		return nil, noETags(b.base.Host)
 	}
 	e.CRC, e.HasCRC = FullCRC(res.Header)
 	Describe(e, res.Header)
