@@ -134,7 +134,7 @@ func TestConversation(t *testing.T) {
 	w.types("/run seq 1 40\r")
 	w.shows("● Bash  seq 1 40", "… 35 lines above", "│ 40")
 	w.types("/ask Which colour? | red | blue\r")
-	w.shows("? Which colour?", "1. red", "2. blue", "the agent waits for your answer")
+	w.shows("? Which colour?", "1. red", "2. blue", "or the agent decides")
 	w.types("2\r")
 	w.shows("The answer is blue.")
 	w.types("/run sleep 1000\r")
