@@ -46,7 +46,7 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, f)
 	}
 	if img, err := image.Look(ctx, filepath.Join(cfg.Data, "images"), "agent"); err == nil {
-		findings = append(findings, agentImage(img, newerAgents(ctx, img, npmRegistry())))
+		findings = append(findings, agentImage(img, newerAgents(ctx, img, npmRegistry(ctx))))
 	}
 	findings = append(findings, connections(cfg))
 	findings = append(findings, isolation(ctx, cfg.Data)...)

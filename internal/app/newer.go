@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -30,9 +31,19 @@ var agentPackages = []struct{ part, pkg, arg string }{
 	{"opencode", "opencode-linux-x64-baseline", "OPENCODE"},
 }
 
-// npmRegistry returns the npm registry of this environment.
-func npmRegistry() string {
-	return cmp.Or(os.Getenv("NPM_CONFIG_REGISTRY"), os.Getenv("npm_config_registry"), "https://registry.npmjs.org")
+// npmRegistry returns the npm registry of this environment: of a variable, or of the npm of this machine. "" if there
+// is neither.
+func npmRegistry(ctx context.Context) string {
+	if address := cmp.Or(os.Getenv("NPM_CONFIG_REGISTRY"), os.Getenv("npm_config_registry")); address != "" {
+		return address
+	}
+	ctx, cancel := context.WithTimeout(ctx, newerTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "npm", "config", "get", "registry").Output()
+	if err != nil { // best effort: most servers have no npm
+		return ""
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // newerAgents returns the arguments of a build of the agent image that has the newest versions of the agents, as far as
