@@ -15,7 +15,7 @@ const (
 	SessionStop       = "/v1/sessions/{id}/stop"    // ?hold=
 	SessionRelease    = "/v1/sessions/{id}/release" // ?message=
 	SessionMCP        = "/v1/sessions/{id}/mcp"
-	SessionMCPRestart = "/v1/sessions/{id}/mcp/{server}/restart"
+	SessionMCPRestart = "/v1/sessions/{id}/mcp/{name}/restart"
 	SessionAnswer     = "/v1/sessions/{id}/answers/{question}"
 	SessionEvents     = "/v1/sessions/{id}/events" // ?after=&tail=
 	SessionDiff       = "/v1/sessions/{id}/diff"

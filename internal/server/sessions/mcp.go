@@ -33,5 +33,5 @@ func (s *Service) listMCP(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Service) restartMCP(w http.ResponseWriter, r *http.Request) error {
 	return edge.NoContent(w, s.Sessions.RestartMCP(r.Context(), edge.Account(r), r.PathValue("id"),
-		r.PathValue("server")))
+		r.PathValue("name")))
 }

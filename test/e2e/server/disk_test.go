@@ -67,7 +67,7 @@ func TestFullDiskKeepsOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"sandbox", "cp", large, "box:/large"},
-		{"sandbox", "files", "put", "box:/large", large}} {
+		{"sandbox", "files", "put", "box:/large", "--from", large}} {
 		if _, stderr, code := h.Run(args...); code == 0 || !strings.Contains(stderr, "no space left") {
 			t.Errorf("%v: exit code %d, %s", args[1:3], code, stderr)
 		}
