@@ -47,6 +47,8 @@ func failedTurn(e agent.Event, overspent string, answer *model.Failure) (string,
 	switch {
 	case overspent != "":
 		return overspent, cause.Cost
+	case answer != nil && e.Reason == agent.GaveUp:
+		return e.Text, answer.Cause() // the text has the reason of the model's API, and more
 	case answer != nil && e.Reason != processEnded:
 		return answer.String(), answer.Cause()
 	}

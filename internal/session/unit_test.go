@@ -7,6 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
+	"github.com/RelevanceAI/harvest/internal/session/cause"
+	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/pipe"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 )
@@ -65,5 +67,35 @@ func TestDeliverAgain(t *testing.T) {
 				t.Errorf("recorded %+v, written %d", now, r.agent.Written)
 			}
 		})
+	}
+}
+
+// TestFailedTurn checks which words describe a failed turn, and which cause is taken.
+//
+// mission: E2
+func TestFailedTurn(t *testing.T) {
+	t.Parallel()
+	busy := &model.Failure{Status: 429, Type: "rate_limit_error", Message: "slower"}
+	credit := &model.Failure{Status: 402, Message: "pay"}
+	for _, c := range []struct {
+		name, overspent string
+		e               agent.Event
+		answer          *model.Failure
+		text            string
+		cause           cause.Cause
+	}{
+		{"the limit comes first", "spent", agent.Event{Text: "agent"}, busy, "spent", cause.Cost},
+		{"the answer replaces the agent's words", "", agent.Event{Text: "agent"}, busy,
+			"the model's API failed: slower (rate_limit_error, status 429)", ""},
+		{"Harvest gave up", "", agent.Event{Text: "asked again only after 1h0m0s: slower", Reason: agent.GaveUp}, busy,
+			"asked again only after 1h0m0s: slower", ""},
+		{"Harvest gave up for good", "", agent.Event{Text: "failed 10 times: pay", Reason: agent.GaveUp}, credit,
+			"failed 10 times: pay", cause.Credit},
+		{"the process ended", "", agent.Event{Text: "it died", Reason: processEnded}, busy, "it died", ""},
+		{"no answer was seen", "", agent.Event{Text: "agent"}, nil, "agent", ""},
+	} {
+		if text, why := failedTurn(c.e, c.overspent, c.answer); text != c.text || why != c.cause {
+			t.Errorf("%s: %q, %q; want %q, %q", c.name, text, why, c.text, c.cause)
+		}
 	}
 }

@@ -172,7 +172,7 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		if c.turn.state == idle {
 			return nil, false
 		}
-		c.turn.failure, c.turn.reason, c.turn.tired = e.Message, "api_error", true
+		c.turn.failure, c.turn.reason, c.turn.tired = e.Message, agent.GaveUp, true
 		return nil, true
 	case "message.updated":
 		return nil, c.message(p)

@@ -223,7 +223,7 @@ func TestTurnEndsWhenTheModelFails(t *testing.T) {
 		`{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`,
 		`{"type":"session.idle","properties":{"sessionID":"s"}}`)
 	if len(got) != 1 || got[0].Type != agent.Done || !got[0].Failed || got[0].Interrupted ||
-		got[0].Reason != "api_error" || got[0].Text != "the model's API failed 10 times" {
+		got[0].Reason != agent.GaveUp || got[0].Text != "the model's API failed 10 times" {
 		t.Errorf("%+v", got)
 	}
 }
