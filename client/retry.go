@@ -16,7 +16,8 @@ import (
 )
 
 // A request is retried if it cannot have had an effect, or if doing it twice has the same effect as once:
-//   - no connection could be established, or the server says when to retry (the header Retry-After);
+//   - no connection could be established, or the server says when to retry (the header Retry-After). A server that says
+//     so while it stops may have a successor: requests wait for it;
 //   - the connection broke before a response, and the request is a GET, a DELETE, or a POST with an Idempotency-Key.
 //     Every POST that can be sent twice has such a key, and the server executes it once.
 //
@@ -27,6 +28,7 @@ const (
 	tries     = 4
 	firstWait = 100 * time.Millisecond // before the second try; then doubled each time, with jitter
 	longWait  = 5 * time.Second        // maximum Retry-After; with a longer one the caller gets the response
+	successor = 15 * time.Second       // how long a request waits for the next server after one that is stopping
 )
 
 // request is a request of one method of Client.
@@ -60,6 +62,7 @@ func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 		r.header.Set(api.HeaderIdempotency, rand.Text())
 	}
 	wait, lost := firstWait, false
+	var until time.Time // while it is ahead, a successor of the server is awaited, whatever the number of tries
 	for n := 1; ; n++ {
 		resp, err := c.roundTrip(ctx, r)
 		if err == nil {
@@ -70,13 +73,19 @@ func (c *Client) try(ctx context.Context, r *request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}, nil
 		}
 		var f *failed
-		again := errors.As(err, &f) && n < tries && r.repeatable() && (f.unsent || f.after > 0 || f.lost && r.once())
+		again := errors.As(err, &f) && r.repeatable() && (f.unsent || f.after > 0 || f.lost && r.once())
 		if !again || f.after > longWait || ctx.Err() != nil {
+			return nil, err
+		}
+		if f.stopping && until.IsZero() {
+			until = time.Now().Add(successor)
+		}
+		if n >= tries && !time.Now().Before(until) {
 			return nil, err
 		}
 		lost = lost || f.lost
 		timer := time.NewTimer(max(f.after, wait/2+mrand.N(wait/2)))
-		wait *= 2
+		wait = min(2*wait, time.Second)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -92,6 +101,8 @@ type failed struct {
 	unsent bool          // no connection could be established
 	lost   bool          // there was no response
 	after  time.Duration // the server's Retry-After, if any
+	// stopping: the server refused the request with a Retry-After, since it is stopping.
+	stopping bool
 }
 
 func (f *failed) Unwrap() error { return f.error }
@@ -123,5 +134,6 @@ func (c *Client) roundTrip(ctx context.Context, r *request) (*http.Response, err
 	}
 	defer resp.Body.Close()
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if missing
-	return nil, &failed{error: failure(resp), after: time.Duration(seconds) * time.Second}
+	return nil, &failed{error: failure(resp), after: time.Duration(seconds) * time.Second,
+		stopping: seconds > 0 && resp.StatusCode == http.StatusServiceUnavailable}
 }

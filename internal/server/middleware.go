@@ -67,6 +67,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		}
 		defer caught(rec, r)
 		if !health && s.settings.Stopping.Err() != nil {
+			w.Header().Set("Retry-After", "1") // nothing was done, and the next server may be starting
 			edge.Fail(rec, r, edge.ErrStopping())
 			return
 		}

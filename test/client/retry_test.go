@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ type unsteady struct {
 	later int      // guarded by mu; how many are to come later
 	seen  []string // guarded by mu; method, path and Idempotency-Key of each request
 	after string   // Retry-After of those
+	code  int      // status of those, if it is not 429
 	done  func(w http.ResponseWriter, r *http.Request)
 }
 
@@ -45,7 +47,7 @@ func (u *unsteady) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case later:
 		w.Header().Set("Retry-After", u.after)
-		w.WriteHeader(http.StatusTooManyRequests)
+		w.WriteHeader(cmp.Or(u.code, http.StatusTooManyRequests))
 		_ = json.NewEncoder(w).Encode(api.Problem{Code: "exhausted", Detail: "later"})
 	default:
 		u.done(w, r)
@@ -134,6 +136,9 @@ func TestWhatIsNotSentAgain(t *testing.T) {
 			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 4, errors.Unavailable},
 		"what is for much later": {&unsteady{later: 9, after: "3600"},
 			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
+		"while the server stops": {&unsteady{later: 5, after: "1", code: http.StatusServiceUnavailable},
+			func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 6,
+			""},
 		"what fails for good": {&unsteady{later: 9},
 			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
 		"what comes soon": {&unsteady{later: 1, after: "1"},
