@@ -35,9 +35,9 @@ func TestLargeRepository(t *testing.T) {
 	host.RunGit(t, dir, "-c", "core.compression=0", "add", "-A")
 	host.RunGit(t, dir, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q", "-m", "one")
 
-	run := func(repo string, prompt string) (stdout string, peak int64) {
+	run := func(repo string, prompt string) (events string, peak int64) {
 		t.Helper()
-		cmd := h.Command(t.Context(), "agent", "--agent", "scripted", "--repo", repo, prompt)
+		cmd := h.Command(t.Context(), "agent", "--agent", "scripted", "--repo", repo, "-o", "json", prompt)
 		var out, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &stderr
 		if err := cmd.Run(); err != nil {
@@ -50,9 +50,9 @@ func TestLargeRepository(t *testing.T) {
 	host.RunGit(t, small, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q",
 		"--allow-empty", "-m", "one")
 	_, idle := run(small, "say hello")
-	out, peak := run(dir, "/run git fsck --connectivity-only && ls | wc -l")
-	if !strings.Contains(out, strconv.Itoa(files)) {
-		t.Errorf("%s", out)
+	events, peak := run(dir, "/run git fsck --connectivity-only && ls | wc -l")
+	if !strings.Contains(events, `"type":"tool.completed","id":"call_1","text":"`+strconv.Itoa(files)+`\n"`) {
+		t.Errorf("%s", events)
 	}
 	if peak-idle > most {
 		t.Errorf("the server had %d KiB, with a small repository %d KiB", peak, idle)

@@ -123,10 +123,13 @@ func TestPageKeys(t *testing.T) {
 	b.until(`!document.querySelector('dialog')`)
 	b.focused(".top .row .danger")
 	b.keys(kb.Enter)
-	b.until(`document.activeElement.closest('dialog') !== null`)
-	b.keys(kb.Tab, input.ModifierShift)
-	b.focused("dialog .danger")
-	b.keys(kb.Enter)
+	for _, question := range []string{"End the session?", "End the session and discard changes?"} {
+		b.sees("dialog", question)
+		b.until(`document.activeElement.closest('dialog') && document.activeElement.textContent === 'Keep it'`)
+		b.keys(kb.Tab, input.ModifierShift)
+		b.focused("dialog .danger")
+		b.keys(kb.Enter)
+	}
 	b.sees(".ended", "Reason:")
 	b.tabTo(".ended a.button")
 	b.keys(kb.Enter)
