@@ -152,8 +152,10 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 }
 
 // deleteFirst deletes an object at once, since another one takes its place. If others changed it,
-// it is kept as a copy.
+// it is kept as a copy. Workers may find the same object.
 func (r *run) deleteFirst(ctx context.Context, j *job) {
+	r.way.Lock()
+	defer r.way.Unlock()
 	d, again, err := r.doom(ctx, j)
 	for n := 1; errors.Is(err, object.ErrChangedObject) && !errors.Is(err, errors.NotFound) && n < replans; n++ {
 		var now *tree.Entry

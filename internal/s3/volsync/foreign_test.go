@@ -141,3 +141,38 @@ func TestObjectDeletedBehindManifest(t *testing.T) {
 		})
 	}
 }
+
+// TestFileBehindManifestInPlaceOfDirectory makes a directory where another program has stored a file that no manifest
+// has, on a server that stores objects as files. A sync that does not list the bucket keeps both, whatever the server
+// refuses: the object of the directory, or a file beneath it.
+// mission: 3.1, D1
+func TestFileBehindManifestInPlaceOfDirectory(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]os.FileMode{"with an object": 0o711, "through its files": 0o755} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all, direct, _ := machines(t, 2)
+			one, two := all[0], all[1]
+			write(t, one.dir, "other", "other")
+			settle(t, one, two)
+			for i := range 5 {
+				write(t, one.dir, fmt.Sprintf("a/b/x%d", i), "beneath")
+			}
+			must(t, os.Chmod(filepath.Join(one.dir, "a"), mode))
+			put(t, direct, "a", "of another program")
+			if s := one.both(t); s.Conflicts != 1 || len(s.Decided) != 1 || s.Decided[0].Path != "a" {
+				t.Errorf("the decisions: %d %+v", s.Conflicts, s.Decided)
+			}
+			settle(t, one, two)
+			for _, m := range all {
+				got := filesOf(t, m.dir)
+				if len(got) != 7 || !slices.Equal(got["a copy"], []string{"of another program"}) {
+					t.Errorf("a machine has %q", got)
+				}
+			}
+			if info, err := os.Stat(filepath.Join(two.dir, "a")); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("the directory: %v, %v", info, err)
+			}
+		})
+	}
+}

@@ -26,6 +26,7 @@ func (r *run) attempt(ctx context.Context, j *job) {
 			r.carryOut(ctx, j)
 		}
 		overDirectory(ctx, r, j)
+		beneathFile(ctx, r, j)
 		if !errors.Is(j.err, object.ErrChangedObject) || r.o.Direction == plan.Down || r.versions() || n == replans ||
 			ctx.Err() != nil {
 			r.clears(j)
@@ -60,6 +61,45 @@ func overDirectory(ctx context.Context, r *run, j *job) {
 	}
 	if j.err = err; err == nil {
 		j.Op, j.out = plan.Keep, nil // the next pass stores the file under its new name
+	}
+}
+
+// beneathFile is the reverse of overDirectory: another program has stored a file at the path of a directory, or of one
+// above, behind the manifest. Servers that store objects as files refuse the object of the directory then (versitygw:
+// 412), and all objects beneath it. In the first pass, the file may be one that the plan has put aside for the second.
+// After it, the directory keeps its path, as in a plan that knows both, and the file gets another name.
+func beneathFile(ctx context.Context, r *run, j *job) {
+	refused := errors.Is(j.err, object.ErrInTheWay) || j.Kind == tree.Dir && errors.Is(j.err, object.ErrChangedObject)
+	if r.o.Direction != plan.Both || j.Op != plan.Upload && j.Op != plan.UpdateRemote || !refused {
+		return
+	}
+	dir := j.Path
+	if j.Kind != tree.Dir {
+		dir = tree.Parent(dir)
+	}
+	for ; dir != ""; dir = tree.Parent(dir) {
+		file := &job{Action: plan.Action{Path: dir, Local: &tree.Entry{Path: dir, Kind: tree.File}}}
+		now, err := r.now(ctx, file)
+		if err != nil {
+			return // a reason that the next attempt shows
+		}
+		if now == nil {
+			continue
+		}
+		if j.err = object.ErrInTheWay; r.pass == 1 {
+			return
+		}
+		file.Action = plan.Action{Op: plan.DeleteRemote, Path: dir, Kind: now.Kind, Remote: now, First: true}
+		file.Keep(plan.KeptAsFile, r.p.Stamp)
+		if r.deleteFirst(ctx, file); file.err != nil {
+			j.err = file.err
+			return
+		}
+		if file.Conflict != "" { // no other worker has just done it
+			r.count(func(s *Stats) { s.add(&file.Action) })
+		}
+		j.err = object.ErrChangedObject // the place is free
+		return
 	}
 }
 
