@@ -395,9 +395,6 @@ func (r *run) bring(ctx context.Context, j *job) {
 	if j.Local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
 		j.Op, j.out, j.err = plan.Keep, nil, nil
 	}
-	if r.o.Direction == plan.Both && object.NoSuchKey(j.err) {
-		j.err = errors.Join(object.ErrChangedObject, j.err) // the manifest has it, and another program deleted it
-	}
 }
 
 // overDir defers the download of a file to a place at which the volume has a directory, until the entries of the

@@ -25,8 +25,14 @@ func (r *run) download(ctx context.Context, a *plan.Action, path string) (*tree.
 		return r.place(&e, a)
 	}
 	out, err := r.downloadFile(ctx, &e, key, a)
-	if !errors.Is(err, object.ErrChangedObject) || r.o.Direction == plan.Both {
-		return out, err // with Both, a changed object is planned anew
+	if r.o.Direction == plan.Both { // a changed object is planned anew
+		if object.NoSuchKey(err) { // the manifest has it, and another program deleted it
+			err = errors.Join(object.ErrChangedObject, err)
+		}
+		return out, err
+	}
+	if !errors.Is(err, object.ErrChangedObject) {
+		return out, err
 	}
 	// Another writer replaced the object after the manifest was stored: download the current one.
 	now, err := r.b.Stat(ctx, key)

@@ -142,6 +142,28 @@ func TestObjectDeletedBehindManifest(t *testing.T) {
 	}
 }
 
+// TestObjectDeletedBehindEditOfSameSize deletes an object behind the manifest, after an edit that kept the size and the
+// time. The other machine has the old content in an inode that changed since its last sync, so that it compares the
+// contents before it fetches the object.
+// mission: 3.1, D1
+func TestObjectDeletedBehindEditOfSameSize(t *testing.T) {
+	t.Parallel()
+	b := strictBucket(t)
+	one, two := twoAt(t, b)
+	write(t, one.dir, "p", "zero")
+	write(t, one.dir, "other", "other")
+	settle(t, one, two)
+	disguise(t, one.dir, "p", "edit")
+	one.both(t)
+	must(t, b.Delete(t.Context(), []string{"p"}, func(_ string, err error) { must(t, err) }))
+	must(t, os.Chmod(filepath.Join(two.dir, "p"), 0o644)) // the mode stays, the ctime does not
+	two.both(t)
+	if got := filesOf(t, two.dir); len(got) != 1 || len(got["other"]) != 1 {
+		t.Errorf("the other machine has %q", got)
+	}
+	settle(t, one, two)
+}
+
 // TestFileBehindManifestInPlaceOfDirectory makes a directory where another program has stored a file that no manifest
 // has, on a server that stores objects as files. A sync that does not list the bucket keeps both, whatever the server
 // refuses: the object of the directory, or a file beneath it.
