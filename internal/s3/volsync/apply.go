@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/s3/buffer"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
 	"github.com/RelevanceAI/harvest/internal/s3/tree"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/pack"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
+	"github.com/RelevanceAI/harvest/internal/s3/volsync/remote"
 )
 
 // atOnce does the work that needs no request or must happen in order. A job with work left for a
@@ -392,7 +392,7 @@ func (r *run) bring(ctx context.Context, j *job) {
 			j.out, j.err = r.download(ctx, &j.Action, j.Path)
 		}
 	}
-	if j.Local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
+	if j.Local == nil && remote.Passing(j.Path) && errors.Is(j.err, errors.NotFound) {
 		j.Op, j.out, j.err = plan.Keep, nil, nil
 	}
 }
@@ -425,16 +425,6 @@ func (r *run) deleteThere(d object.Doomed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removed = append(r.removed, d)
-}
-
-// passingName matches the names under which versitygw briefly stores an object while it replaces
-// another one (backend/posix, linkatOTmpfile).
-var passingName = pattern.New(`^\.(.+)\.sgwtmp\.[0-9]{19}$`)
-
-// passing reports whether a path may be a transient entry of a list. It is one only if the object
-// is gone when it is fetched.
-func passing(path string) bool {
-	return passingName().MatchString(path[strings.LastIndexByte(path, '/')+1:])
 }
 
 // carry copies an object from the previous version. If that fails, the file is uploaded again.
@@ -542,6 +532,8 @@ func (r *run) finishLocal(ctx context.Context) error {
 			_, err = r.download(ctx, &j.Action, j.Path)
 		}
 		if err != nil {
+			// The new manifest has the link. If another program deleted its object, a list shows that.
+			r.relist = r.relist || object.NoSuchKey(err)
 			r.fail(j.Path, err)
 		}
 	}

@@ -164,6 +164,26 @@ func TestObjectDeletedBehindEditOfSameSize(t *testing.T) {
 	settle(t, one, two)
 }
 
+// TestLinkedObjectsDeletedBehindManifest deletes the objects of two names of a file behind the manifest. A machine that
+// does not list the bucket makes the second name once all files are in place, and finds then that it has no object.
+// mission: 3.1, A8
+func TestLinkedObjectsDeletedBehindManifest(t *testing.T) {
+	t.Parallel()
+	b := strictBucket(t)
+	one, two := twoAt(t, b)
+	write(t, one.dir, "other", "other")
+	settle(t, one, two)
+	write(t, one.dir, "p", "zero")
+	must(t, os.Link(filepath.Join(one.dir, "p"), filepath.Join(one.dir, "q")))
+	one.both(t)
+	must(t, b.Delete(t.Context(), []string{"p", "q"}, func(_ string, err error) { must(t, err) }))
+	two.both(t)
+	settle(t, two, one)
+	if got := filesOf(t, two.dir); len(got) != 1 || len(got["other"]) != 1 {
+		t.Errorf("the other machine has %q", got)
+	}
+}
+
 // TestFileBehindManifestInPlaceOfDirectory makes a directory where another program has stored a file that no manifest
 // has, on a server that stores objects as files. A sync that does not list the bucket keeps both, whatever the server
 // refuses: the object of the directory, or a file beneath it.

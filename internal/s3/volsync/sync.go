@@ -212,6 +212,7 @@ type run struct {
 	guard     plan.Guard
 	way       sync.Mutex  // held to make way where the two sides differ in kind
 	oncemore  atomic.Bool // sync again, to include the results of conflicts
+	relist    bool        // list the bucket then
 	pass      int         // 1, and one more for each time that the sync began again
 	// removed are objects to delete once the new manifest is stored.
 	removed []object.Doomed
@@ -240,7 +241,7 @@ func Sync(ctx context.Context, t *tree.Tree, b *object.Bucket, o Options) (Stats
 			continue
 		case err == nil && r.oncemore.Load() && pass < 3:
 			done = done.then(stats)
-			attempt, pass = 0, pass+1
+			attempt, pass, o.List = 0, pass+1, o.List || r.relist
 			continue
 		}
 		return done.then(stats), err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/s3/buffer"
 	"github.com/RelevanceAI/harvest/internal/s3/manifest"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
@@ -349,4 +350,14 @@ func fetch(ctx context.Context, b *object.Bucket, key string, header http.Header
 		}
 	}
 	return nil
+}
+
+// passingName matches the names under which versitygw briefly stores an object while it replaces
+// another one (backend/posix, linkatOTmpfile).
+var passingName = pattern.New(`^\.(.+)\.sgwtmp\.[0-9]{19}$`)
+
+// Passing reports whether a path may be a transient entry of a list. It is one only if the object
+// is gone when it is fetched.
+func Passing(path string) bool {
+	return passingName().MatchString(path[strings.LastIndexByte(path, '/')+1:])
 }
