@@ -189,6 +189,9 @@ func admitExec(v *Vertex, exec *pb.ExecOp) error {
 			"RUN cannot have --network=host or --security=insecure: builds are as isolated as sandboxes"),
 			"leave it out")
 	}
+	if len(exec.CdiDevices) > 0 {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "RUN cannot have --device"), "leave it out")
+	}
 	platform := platforms.Normalize(platformOf(v.Op))
 	if local := platforms.DefaultSpec(); platform.OS != local.OS || platform.Architecture != local.Architecture {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "programs for %.50q cannot run on this machine",

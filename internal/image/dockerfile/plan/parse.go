@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/distribution/reference"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/linter"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"github.com/moby/buildkit/frontend/dockerfile/shell"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -30,6 +33,7 @@ type document struct {
 	what   string          // its name in errors
 	first  int             // lines before the user's first
 	words  map[string]word // names of images without variables, by normalised name
+	epoch  time.Time       // SOURCE_DATE_EPOCH; zero if not set
 }
 
 // word is the name of an image in the text.
@@ -57,12 +61,19 @@ func read(spec image.Spec) (*document, error) {
 	if err != nil {
 		return nil, d.syntax(err)
 	}
-	if d.stages, _, err = instructions.Parse(result.AST, nil); err != nil {
+	var globals []instructions.ArgCommand
+	if d.stages, globals, err = instructions.Parse(result.AST, unlinted()); err != nil {
 		return nil, d.syntax(err)
 	}
 	d.text = text
+	if d.epoch, err = d.epochOf(globals, shell.NewLex(result.EscapeToken), spec.Args); err != nil {
+		return nil, err
+	}
 	return d, d.checkStages()
 }
+
+// unlinted returns a linter that reports nothing. BuildKit's parser panics without one if a comment configures it.
+func unlinted() *linter.Linter { return linter.New(&linter.Config{SkipAll: true}) }
 
 // remedies say what to do about an error of the converter, by a part of its text.
 var remedies = [][2]string{
@@ -72,6 +83,7 @@ var remedies = [][2]string{
 	{"git ref for COPY", "use ADD"},
 	{"chmod parameter", "write --chmod=755 or --chmod=u=rwX,go=rX"},
 	{"checksum", "write --checksum=sha256: and 64 hex digits, for the URL of an ADD"},
+	{"when used with --link", "give the numbers of the user and group, or leave --link out"},
 	{"invalid mount target", "write --mount=type=cache,target=/path"},
 	{"containerPort", "give a number such as 8080, 53/udp or 3000-3005"},
 	{"invalid port", "give a number such as 8080, 53/udp or 3000-3005"},
@@ -88,10 +100,6 @@ func (d *document) checkCommand(c instructions.Command) error {
 	case *instructions.RunCommand:
 		if len(cmd.CmdLine) == 0 || cmd.CmdLine[0] == "" {
 			return d.errorf(line, "RUN has no command")
-		}
-		if len(instructions.GetDevices(cmd)) > 0 {
-			err := errors.Newf(errors.Unsupported, "RUN cannot have --device")
-			return d.at(line, errors.Remedy(err, "leave it out"))
 		}
 		for _, m := range instructions.GetMounts(cmd) {
 			names = append(names, m.From)

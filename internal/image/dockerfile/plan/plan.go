@@ -8,8 +8,8 @@ package plan
 
 import (
 	"context"
+	"maps"
 	"runtime"
-	"strconv"
 	"time"
 
 	"github.com/containerd/platforms"
@@ -22,13 +22,6 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
-
-// EpochArg is the build argument that makes layers reproducible:
-// https://reproducible-builds.org/specs/source-date-epoch/.
-const EpochArg = "SOURCE_DATE_EPOCH"
-
-// maxEpoch is in the year 9999, the last one that tar headers and RFC 3339 can represent.
-const maxEpoch = 253402300799
 
 // Resolve returns the image of a FROM or of a --from. It pulls the image if necessary. platform is "" for this
 // machine's. It is called for one image at a time.
@@ -50,10 +43,7 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{doc: doc}
-	if p.Epoch, err = parseEpoch(spec.Args[EpochArg]); err != nil {
-		return nil, err
-	}
+	p := &Plan{doc: doc, Epoch: doc.epoch}
 	target, err := doc.aim(spec.Target)
 	if err != nil {
 		return nil, err
@@ -61,15 +51,13 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 	main, caps := llb.Local(ContextName), pb.Caps.CapSet(pb.Caps.All())
 	images := &resolver{doc: doc, resolve: resolve, found: map[[2]string]image.Image{}}
 	opt := dockerfile2llb.ConvertOpt{
-		Config: dockerui.Config{BuildArgs: spec.Args, Target: target,
+		// The converter changes the arguments.
+		Config: dockerui.Config{BuildArgs: maps.Clone(spec.Args), Target: target,
 			BuildPlatforms: []ocispecs.Platform{platforms.DefaultSpec()}},
 		SourceMap:    llb.NewSourceMap(nil, "Dockerfile", "Dockerfile", []byte(doc.text)),
 		MainContext:  &main,
 		LLBCaps:      &caps,
 		MetaResolver: images,
-	}
-	if !p.Epoch.IsZero() {
-		opt.Epoch = &p.Epoch
 	}
 	if spec.Platform != "" {
 		target, err := platforms.Parse(spec.Platform)
@@ -78,14 +66,14 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 		}
 		opt.TargetPlatform = &target
 	}
-	st, img, _, _, err := dockerfile2llb.Dockerfile2LLB(ctx, []byte(doc.text), opt)
+	converted, err := dockerfile2llb.Dockerfile2LLB(ctx, []byte(doc.text), opt)
 	if err != nil {
 		return nil, doc.explain(err, images.failed)
 	}
-	if p.Config, err = configOf(img); err != nil {
+	if p.Config, err = configOf(converted.Image); err != nil {
 		return nil, err
 	}
-	def, err := st.Marshal(ctx)
+	def, err := converted.State.Marshal(ctx)
 	if err != nil {
 		return nil, doc.explain(err, 0)
 	}
@@ -94,19 +82,6 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 
 // ContextName is the name of the build context as a source.
 const ContextName = "context"
-
-// parseEpoch parses SOURCE_DATE_EPOCH. The time is zero if it is not set.
-func parseEpoch(text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || seconds < 0 || seconds > maxEpoch {
-		err := errors.Newf(errors.Invalid, "the build argument %s: invalid time %.100q", EpochArg, text)
-		return time.Time{}, errors.Remedy(err, "give seconds since 1970, such as $(git log -1 --format=%%ct)")
-	}
-	return time.Unix(seconds, 0), nil
-}
 
 // At adds the line of a vertex to an error.
 func (p *Plan) At(v *Vertex, err error) error { return p.doc.at(v.Line, err) }

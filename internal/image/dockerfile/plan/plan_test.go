@@ -150,6 +150,56 @@ ONBUILD RUN later
 	}
 }
 
+// TestEpoch checks which of a build argument and a global ARG gives the time of a build.
+func TestEpoch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		text, given string
+		want        int64 // 0 for none
+	}{
+		"none":              {text: "FROM base\n"},
+		"argument":          {text: "FROM base\n", given: "SOURCE_DATE_EPOCH=5", want: 5},
+		"global":            {text: "ARG SOURCE_DATE_EPOCH=6\nFROM base\n", want: 6},
+		"both":              {text: "ARG SOURCE_DATE_EPOCH=6\nFROM base\n", given: "SOURCE_DATE_EPOCH=5", want: 5},
+		"argument for word": {text: "ARG SOURCE_DATE_EPOCH=a\nFROM base\n", given: "SOURCE_DATE_EPOCH=5", want: 5},
+		"empty argument":    {text: "ARG SOURCE_DATE_EPOCH=6\nFROM base\n", given: "SOURCE_DATE_EPOCH="},
+		"no value":          {text: "ARG SOURCE_DATE_EPOCH\nFROM base\n"},
+		"empty variable":    {text: "ARG E\nARG SOURCE_DATE_EPOCH=${E:-}\nFROM base\n"},
+		"variable":          {text: "ARG E=6\nARG SOURCE_DATE_EPOCH=$E\nFROM base\n", want: 6},
+		"given variable":    {text: "ARG E=6\nARG SOURCE_DATE_EPOCH=$E\nFROM base\n", given: "E=7", want: 7},
+		"twice":             {text: "ARG SOURCE_DATE_EPOCH=6 E=8\nARG SOURCE_DATE_EPOCH=$E\nFROM base\n", want: 8},
+		"escape":            {text: "# escape=`\nARG SOURCE_DATE_EPOCH=`6\nFROM base\n", want: 6},
+		"of a stage":        {text: "FROM base\nARG SOURCE_DATE_EPOCH=6\n"},
+	} {
+		args := map[string]string{}
+		if key, value, ok := strings.Cut(c.given, "="); ok {
+			args[key] = value
+		}
+		p, err := planOf(t, image.Spec{Dockerfile: c.text, Args: args}, map[string]image.Config{"base": {}})
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want == 0 && !p.Epoch.IsZero() || c.want != 0 && p.Epoch.Unix() != c.want:
+			t.Errorf("%s: got %v, want %d", name, p.Epoch, c.want)
+		}
+	}
+}
+
+// TestCheckComments checks that comments for BuildKit's linter change nothing.
+func TestCheckComments(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"# check=skip=all\nFROM base\nLABEL a=1\n", "FROM base\n# check=skip=all\nLABEL a=1\n",
+		"# a comment\n# check=skip=all\nFROM base\nLABEL a=1\n",
+		"FROM base\n# check=experimental=all;error=true\nLABEL a 1\n",
+	} {
+		p, err := planOf(t, image.Spec{Dockerfile: text}, map[string]image.Config{"base": {}})
+		if err != nil || p.Config.Labels["a"] != "1" {
+			t.Errorf("%q: got %+v, %v", text, p, err)
+		}
+	}
+}
+
 // TestDigestsOfOneTag checks that names with a tag and different digests are different images.
 func TestDigestsOfOneTag(t *testing.T) {
 	t.Parallel()
