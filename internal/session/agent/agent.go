@@ -120,8 +120,8 @@ const (
 	Other      Type = "agent.other" // Raw: a line that Harvest does not recognize, as printed
 )
 
-// GaveUp is the Reason of a turn that Harvest ended because the model's API kept failing, or wants to be asked again only
-// much later. The event's Text says which.
+// GaveUp is the Reason of a turn that Harvest ended because the model's API kept failing, or wants to be asked again
+// only much later. The event's Text says which.
 const GaveUp = "gave_up"
 
 // Event is an event of an agent. Type determines which fields are set.
