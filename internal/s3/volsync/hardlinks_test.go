@@ -175,6 +175,31 @@ func TestDeletionBesideNewMode(t *testing.T) {
 	}
 }
 
+// TestDeletionBesideOtherDeletion deletes the first name of a file on one machine, so that the manifest has other links
+// for the names that stay. The deletion of one of these on the other machine arrives.
+// mission: 2.2, 3.1
+func TestDeletionBesideOtherDeletion(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"b", "c"} {
+		all, direct, _ := machines(t, 2)
+		one, two := all[0], all[1]
+		linked(t, one.dir, "content", "a", "b", "c")
+		settle(t, one, two)
+		must(t, os.Remove(filepath.Join(one.dir, "a")))
+		one.both(t)
+		must(t, os.Remove(filepath.Join(two.dir, name)))
+		if s := two.both(t); s.Conflicts > 0 {
+			t.Errorf("decisions: %+v", s.Decided)
+		}
+		settle(t, one, two)
+		gone(t, direct, "a", one, two)
+		gone(t, direct, name, one, two)
+		if got := filesOf(t, one.dir); len(got) != 1 {
+			t.Errorf("the machines have %q", got)
+		}
+	}
+}
+
 // TestDeletionOfReceivedLink deletes a name of a file on a machine that got the name as a link in its last sync. The
 // deletion arrives: the name was on this machine.
 // mission: 2.2, 3.1

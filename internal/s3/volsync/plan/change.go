@@ -49,6 +49,17 @@ func changedThere(base, remote *tree.Entry) Change {
 	return Change{true, true}
 }
 
+// relinked reports whether the bucket's entry differs from base only in the name that Link has: a machine made or
+// removed other names of the file. That does not keep a name which is deleted elsewhere.
+func relinked(base, remote *tree.Entry) bool {
+	if !Known(base) || remote == nil || !sameStored(base, remote) {
+		return false
+	}
+	was := *base
+	was.Link = remote.Link
+	return was.Same(remote)
+}
+
 // SameMeta compares the metadata that stat returns.
 func SameMeta(a, b *tree.Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime

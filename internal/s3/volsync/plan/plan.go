@@ -185,7 +185,7 @@ func both(a *Action, p Policy, base *tree.Entry, read *Change) {
 	}
 	switch {
 	case !here.any() && !there.any():
-	case !there.any():
+	case !there.any(), local == nil && relinked(base, remote):
 		a.Op = DeleteRemote
 		if local != nil {
 			a.Op = up(p, local, base, remote)

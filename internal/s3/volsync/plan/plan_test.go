@@ -12,6 +12,11 @@ func TestDecide(t *testing.T) {
 		return &tree.Entry{Path: "f", Kind: tree.File, Size: size, ModTime: tree.Nano(size), Inode: inode, Change: size,
 			ETag: "e" + string(rune('0'+size))}
 	}
+	link := func(size int64, first string) *tree.Entry {
+		e := file(size, 0)
+		e.Link = first
+		return e
+	}
 	dir := &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o755}
 	for _, c := range []struct {
 		name                string
@@ -39,6 +44,10 @@ func TestDecide(t *testing.T) {
 		{"both never here", Policy{Dir: Both}, nil, file(1, 0), file(1, 0), Download},
 		{"both new here", Policy{Dir: Both}, file(1, 1), nil, nil, Upload},
 		{"both deleted here, changed there", Policy{Dir: Both}, nil, file(1, 1), file(2, 0), Download},
+		{"both deleted here, relinked there", Policy{Dir: Both}, nil, file(1, 1), link(1, "a"), DeleteRemote},
+		{"both deleted here, relinked and changed there", Policy{Dir: Both}, nil, file(1, 1), link(2, "a"), Download},
+		{"both never here, relinked there", Policy{Dir: Both}, nil, file(1, 0), link(1, "a"), Download},
+		{"both relinked there", Policy{Dir: Both}, file(1, 1), file(1, 1), link(1, "a"), UpdateLocal},
 		{"both changed here, deleted there", Policy{Dir: Both}, file(2, 1), file(1, 1), nil, Upload},
 		{"both changed, local", Policy{Dir: Both, Conflict: KeepLocal}, file(2, 1), file(1, 1), file(3, 0), Upload},
 		{"both changed, remote", Policy{Dir: Both, Conflict: KeepRemote}, file(2, 1), file(1, 1), file(3, 0), Download},
