@@ -108,6 +108,7 @@ const parts = {
     return focused;
   },
   'agent.retrying': (c, e) => c.note(`The model's API failed; the agent tries again: ${e.text ?? ''}`),
+  'mcp.restarting': (c, e) => c.note(`The MCP server ${e.id} starts again`),
   'mcp.failed': (c, e) => c.note(`The MCP server ${e.id} failed: ${e.reason ?? ''}`),
   'agent.crashed': (c, e) => c.note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`),
   'agent.output_lost': (c, e) => c.note(e.reason ?? 'A part of the agent\'s output is missing'),
