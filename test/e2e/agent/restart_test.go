@@ -1,6 +1,10 @@
 package agent
 
 import (
+	"cmp"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,5 +66,51 @@ func TestFailedServersAreThereForTheNextPrompt(t *testing.T) {
 			}
 			h.Must("end", "--discard", h.Session())
 		})
+	}
+}
+
+// TestServersOnBusyMachine checks that Claude Code has its four MCP servers at its second prompt at the latest, while
+// eight programs keep the processors busy. HARVEST_TEST_SESSIONS is the number of sessions, one after the other.
+//
+// mission: E5
+func TestServersOnBusyMachine(t *testing.T) {
+	testenv.Long(t) // not parallel: the programs would delay the other tests
+	sessions, err := strconv.Atoi(cmp.Or(os.Getenv("HARVEST_TEST_SESSIONS"), "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stub := modeltest.New(t, host.ModelKey)
+	stub.Script("one", modeltest.Step{Say: "One."})
+	stub.Script("two", modeltest.Step{Say: "Two."})
+	h := host.NewModel(t, stub)
+	dir := h.Project()
+	h.Must("agent", "--agent", "claude", "--repo", dir, "[one] go") // the image is built before
+	h.Must("end", "--discard", h.Session())
+	for range 8 {
+		busy := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+		if err := busy.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = busy.Process.Kill() // it has not ended by itself
+			_ = busy.Wait()
+		}()
+	}
+	for n := range sessions {
+		h.Must("agent", "--agent", "claude", "--repo", dir, "-e", "ENABLE_TOOL_SEARCH=false", "[one] go")
+		id, before := h.Session(), len(stub.Requests())
+		events := h.Must("send", id, "-o", "json", "[two] go")
+		var request string
+		for _, r := range stub.Requests()[before:] {
+			if body := string(r.Body); strings.Contains(body, "[two] go") && strings.Contains(body, `"name":"Bash"`) {
+				request = body
+			}
+		}
+		for _, server := range []string{"memory", "filesystem", "playwright", "devtools"} {
+			if !strings.Contains(request, `"name":"mcp__`+server+"__") {
+				t.Errorf("session %d: the second request has no tool of %s; the events: %.20000s", n, server, events)
+			}
+		}
+		h.Must("end", "--discard", id)
 	}
 }
