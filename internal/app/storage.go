@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -32,11 +31,6 @@ import (
 // openStorage opens the manager that syncs volumes with S3. It resumes uploads that an earlier server could not
 // finish.
 func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (transfer.Syncer, error) {
-	// Earlier versions kept the state of syncs here, by location only, so that another volume's sync took it
-	// for its own.
-	if err := os.RemoveAll(filepath.Join(a.cfg.Data, "s3")); err != nil {
-		logf.Warnf(ctx, "remove records of syncs of an earlier version: %v", err)
-	}
 	where := place(a.cfg.S3)
 	if a.cfg.S3.Endpoint == config.Embedded {
 		own, err := startS3(ctx, a.cfg.Data)

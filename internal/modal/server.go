@@ -35,7 +35,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/modal/authority"
 	"github.com/RelevanceAI/harvest/internal/modal/environments"
 	"github.com/RelevanceAI/harvest/internal/modal/idempotency"
-	"github.com/RelevanceAI/harvest/internal/modal/migrate"
 	"github.com/RelevanceAI/harvest/internal/modal/oldfiles"
 	"github.com/RelevanceAI/harvest/internal/modal/queues"
 	"github.com/RelevanceAI/harvest/internal/modal/transfer"
@@ -194,9 +193,6 @@ func (s *Server) Authority() string {
 
 // openRecords loads the records of an earlier server.
 func (s *Server) openRecords() (err error) {
-	if err := migrate.Files(s.ctx, s.opts.Dir, s.opts.Records); err != nil {
-		return err
-	}
 	if s.apps, err = apps.Open(s.ctx, s.opts.Records, time.Now); err != nil {
 		return err
 	}

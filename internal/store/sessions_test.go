@@ -56,8 +56,8 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 func TestSessionsErrors(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
-	for _, statement := range []string{`INSERT INTO sessions (id, account, live, record) VALUES ('ses_1', 'acme', 1, ` +
-		`'{"turns":"many"}')`, "INSERT INTO messages VALUES ('msg_1', 'ses_1', 'no JSON')"} {
+	for _, statement := range []string{`INSERT INTO sessions (id, account, live, record, place) VALUES ('ses_1', ` +
+		`'acme', 1, '{"turns":"many"}', 'ses_1')`, "INSERT INTO messages VALUES ('msg_1', 'ses_1', 'no JSON')"} {
 		if _, err := db.write.Exec(statement); err != nil {
 			t.Fatal(err)
 		}

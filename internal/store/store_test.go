@@ -176,14 +176,12 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 }
 
 // TestMigrateDamagedRecords checks that damaged records do not prevent the migration of any version, and are left out
-// of all sums. The index of an earlier 0012 is replaced.
+// of all sums.
 //
 // mission: F4
 func TestMigrateDamagedRecords(t *testing.T) {
 	t.Parallel()
-	const before12 = `CREATE INDEX sessions_totals ON sessions (account, record->>'$.turns', record->>'$.usage.input_tokens', record->>'$.usage.output_tokens',
-		record->>'$.usage.cache_read_tokens', record->>'$.usage.cache_write_tokens', record->>'$.usage.cost_usd')`
-	for version := 6; version <= len(migrations()); version++ {
+	for version := 1; version <= len(migrations()); version++ {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "db")
@@ -197,11 +195,8 @@ func TestMigrateDamagedRecords(t *testing.T) {
 			for _, statements := range migrations()[:version] {
 				do(statements)
 			}
-			if version == 12 { // in its first form
-				do(before12)
-			} else {
-				do("INSERT INTO sessions (id, account, live, record) VALUES ('ses_bad', 'acme', 0, '{\"turns\":')")
-			}
+			do("INSERT INTO sessions (id, account, live, record, place) " +
+				"VALUES ('ses_bad', 'acme', 0, '{\"turns\":', 'ses_bad')")
 			for _, r := range oldRows(t) {
 				if r.table == "sessions" || r.table == "sandboxes" {
 					do("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")", r.args...)
@@ -252,29 +247,29 @@ func oldRows(t *testing.T) []oldRow {
 		{1, "sandboxes", "id, account, name, status, live, ended_at, data",
 			"'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
 			[]any{sb.Ended.UnixMilli(), text(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
-		{2, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at",
+		{1, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at",
 			`'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
-		{3, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},
-		{3, "streams", "stream, last", "'sbx_old', 7", nil},
-		{4, "keys", "id, kind, account, name, role, scopes, hash, created, expires, last_used",
-			"'key_old', 'key', 'acme', 'k', 'admin', 'read write', 'hash', 1, 0, 0", nil},
-		{4, "replays", "account, key, request, created, status, type, body",
+		{1, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},
+		{1, "streams", "stream, last", "'sbx_old', 7", nil},
+		{1, "keys", "id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until",
+			"'key_old', 'key', 'acme', 'k', 'admin', 'read write', 'hash', 1, 0, 0, '', '', 0", nil},
+		{1, "replays", "account, key, request, created, status, type, body",
 			"'acme', 'r', 'hash', 1, 201, 'application/json', x'7b7d'", nil},
-		{5, "schedules", "account, name, data", `'acme', 'nightly', '{"name":"nightly"}'`, nil},
-		{5, "runs", "id, account, job, open, data",
+		{1, "schedules", "account, name, data", `'acme', 'nightly', '{"name":"nightly"}'`, nil},
+		{1, "runs", "id, account, job, open, data",
 			`'run_old', 'acme', 'nightly', 0, '{"id":"run_old","job":"nightly"}'`, nil},
-		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?",
+		{1, "sessions", "id, account, live, record, place", "'ses_old', 'acme', 0, ?, 'ses_old'",
 			[]any{text(storedSession{ses, ses.Process, ses.Deliveries, ses.Stopping, ses.Sandbox})}},
-		{6, "messages", "id, session, record", `'msg_old', 'ses_old', '{"id":"msg_old","prompt":"p"}'`, nil},
-		{8, "repos", "id, account, name, record", `'repo_old', 'acme', 'r', '{"id":"repo_old","name":"r"}'`, nil},
-		{8, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},
-		{9, "secret_loans", "borrower, account, sealed", "'sbx_old', 'acme', x'03'", nil},
-		{10, "unsent", "sandbox, account, data", `'sbx_old', 'acme', '{"sandbox":"sbx_old"}'`, nil},
-		{16, "dicts", "number, account, id, environment, name, created_at, heard_at, bytes",
+		{1, "messages", "id, session, record", `'msg_old', 'ses_old', '{"id":"msg_old","prompt":"p"}'`, nil},
+		{1, "repos", "id, account, name, record", `'repo_old', 'acme', 'r', '{"id":"repo_old","name":"r"}'`, nil},
+		{1, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},
+		{1, "secret_loans", "borrower, account, sealed", "'sbx_old', 'acme', x'03'", nil},
+		{1, "unsent", "sandbox, account, data", `'sbx_old', 'acme', '{"sandbox":"sbx_old"}'`, nil},
+		{1, "dicts", "number, account, id, environment, name, created_at, heard_at, bytes",
 			"1, 'acme', 'di-old', 'main', 'd', 1, 1, 2", nil},
-		{16, "dict_entries", "dict, key, value, used_at", "1, x'01', x'02', 1", nil},
-		{17, "modal_records", "row, kind, account, id, number, data", "1, 'app', 'acme', 'ap-old', 0, x'7b7d'", nil},
-		{11, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
+		{1, "dict_entries", "dict, key, value, used_at", "1, x'01', x'02', 1", nil},
+		{1, "modal_records", "row, kind, account, id, number, data", "1, 'app', 'acme', 'ap-old', 0, x'7b7d'", nil},
+		{1, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
 	}
 }
 
@@ -298,13 +293,11 @@ func migrated(t *testing.T, db *DB, version int) {
 		math.Abs(got.Seconds-totals.Seconds) > 0.01 || math.Abs(got.Cost-totals.Cost) > 1e-9 {
 		t.Errorf("the totals are %+v, %v, want %+v", got, err, totals)
 	}
-	if version >= 4 {
+	if version >= 1 {
 		if k, err := db.Keys().KeyByHash(t.Context(), "hash"); err != nil || k.ID != "key_old" || k.Subject != "" ||
 			len(k.Scopes) != 2 {
 			t.Errorf("the key: %+v, %v", k, err)
 		}
-	}
-	if version >= 6 {
 		got, err := db.Sessions().Session(t.Context(), "ses_old")
 		if diff := cmp.Diff(storetest.FullSession("ses_old"), got); err != nil || diff != "" {
 			t.Errorf("the session: %v\n%s", err, diff)

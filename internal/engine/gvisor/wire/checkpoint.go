@@ -28,7 +28,7 @@ type Saved struct {
 	Ref       string          // name of the sandbox, part of its containers' names
 	Prepared  bool            // its container was prepared
 	Hostname  string          // passed to its init program
-	MachineID string          `json:",omitempty"` // as its init program wrote it; "" from earlier versions
+	MachineID string          // as its init program wrote it
 	Claim     ClaimArgs       // defaults of new commands
 	Limits    engine.Limits   // limits of the sandbox
 	Commands  []SavedCommand  // commands that continue

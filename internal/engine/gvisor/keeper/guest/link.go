@@ -60,25 +60,19 @@ func networkOf(p netip.Prefix) net.IPNet {
 }
 
 // nameFiles returns the files for name resolution. The sandbox has its own, regardless of its image, and none
-// of them comes from the host. They are consistent with the host name. machineID is "" in checkpoints of
-// earlier versions, whose init program wrote no machine ID.
+// of them comes from the host. They are consistent with the host name.
 func nameFiles(hostname, machineID string) []initprog.Step {
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	if hostname != "" && hostname != "localhost" {
 		hosts += "127.0.1.1\t" + hostname + "\n"
 	}
-	steps := []initprog.Step{
+	return []initprog.Step{
 		{Dir: "/etc", File: "/etc/.harvest-hosts", Content: hosts, Rename: "/etc/hosts"},
 		{Dir: "/etc", File: "/etc/.harvest-resolv.conf", Content: "nameserver " + netstack.IPv4().DNS.String() + "\n",
 			Rename: "/etc/resolv.conf"},
+		{Dir: "/etc", File: "/etc/.harvest-hostname", Content: hostname + "\n", Rename: "/etc/hostname"},
+		{Dir: "/etc", File: "/etc/.harvest-machine-id", Content: machineID + "\n", Rename: "/etc/machine-id"},
 	}
-	if machineID != "" {
-		steps = append(steps, initprog.Step{Dir: "/etc", File: "/etc/.harvest-hostname", Content: hostname + "\n",
-			Rename: "/etc/hostname"},
-			initprog.Step{Dir: "/etc", File: "/etc/.harvest-machine-id", Content: machineID + "\n",
-				Rename: "/etc/machine-id"})
-	}
-	return steps
 }
 
 // machineID returns the content of a sandbox's /etc/machine-id. It differs between sandboxes of the same image.
