@@ -11,8 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-// mission: F6
-// mission: 10.3
+// mission: F6, 10.7
 func TestForeignErrorsNeverReachClients(t *testing.T) {
 	t.Parallel()
 	foreign := fmt.Errorf("dial tcp 10.0.0.7:5432: password hunter2 refused")
@@ -35,7 +34,7 @@ func TestForeignErrorsNeverReachClients(t *testing.T) {
 	}
 }
 
-// mission: 10.1
+// mission: 8.10, 10.1
 func TestKindsAndTexts(t *testing.T) {
 	t.Parallel()
 	base := errors.Newf(errors.NotFound, "there is no volume %q", "v")

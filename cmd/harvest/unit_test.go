@@ -116,8 +116,6 @@ var (
 
 // TestSystemdUnitsAreHardened checks how systemd rates the units, and that each check that they do not pass is known.
 // A unit with these options was run by systemd with all features; a change of the options needs that again.
-//
-// mission: 6.10
 func TestSystemdUnitsAreHardened(t *testing.T) {
 	t.Parallel()
 	analyze := testenv.RequireTool(t, "systemd-analyze", "systemd")

@@ -27,7 +27,7 @@ import (
 // operator, and for others if the operator has allowed it. It replaces the resolver of this process, and is not
 // parallel.
 //
-// mission: 6.10
+// mission: A7
 func TestModelsConnectUnderTheRules(t *testing.T) {
 	testenv.Root(t)
 	if httpproxy.FromEnvironment().HTTPSProxy != "" {

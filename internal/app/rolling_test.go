@@ -9,7 +9,7 @@ import (
 
 // TestLogsAreBounded checks that a log takes at most twice its limit while the server runs, and that no kept line is
 // split.
-// mission: A8
+// mission: F6
 func TestLogsAreBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")

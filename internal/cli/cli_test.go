@@ -208,7 +208,6 @@ func (l *lines) Write(p []byte) (int, error) {
 }
 
 // Control characters in paths and keys are shown as escapes: in tables, notes, and errors.
-// mission: A8
 func TestPathsAreEscaped(t *testing.T) {
 	const odd, shown = "a\tb\x7fc\x1b[31md\u009be\xff", `a\tb\x7fc\x1b[31md\u009be\xff`
 	var out, notes strings.Builder

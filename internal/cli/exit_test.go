@@ -12,7 +12,7 @@ import (
 )
 
 // TestRemediesOfSessions checks that the remedies of commands for sessions name commands for sessions.
-// mission: C3
+// mission: A9
 func TestRemediesOfSessions(t *testing.T) {
 	t.Parallel()
 	root := &cobra.Command{Use: "harvest"}

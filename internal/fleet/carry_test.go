@@ -22,7 +22,7 @@ const day = 24 * time.Hour
 // TestCarriedOver checks that a sandbox whose lifetime exceeds its engine's limit is carried over: it stays the same
 // sandbox, and its commands' records give the reason for their end.
 //
-// mission: A3, 9.1
+// mission: A5
 func TestCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -198,7 +198,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	}
 }
 
-// mission: A4, D2
+// mission: A4, A7
 func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
-// mission: A6
+// mission: A6, 1.2, 1.8, 1.9
 func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestMissingBaseImageIsBuilt(t *testing.T) {
 	wantError(t, err, errors.NotFound, "none", "harvest image ls", "| image")
 }
 
-// mission: A9, A3
+// mission: A9, A3, 1.6
 func TestCreateFailsAtEveryStage(t *testing.T) {
 	t.Parallel()
 	boom := errors.Newf(errors.Unavailable, "boom")
@@ -248,7 +248,7 @@ func TestSandboxEndsEvenIfThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// mission: A7
+// mission: A7, 1.7
 func TestReferences(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

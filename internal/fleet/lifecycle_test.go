@@ -215,7 +215,7 @@ func TestExtendRefuses(t *testing.T) {
 	})
 }
 
-// mission: A8
+// mission: A8, 5.1, 5.2, 5.3
 func TestDestroy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestDestroysJoin(t *testing.T) {
 	})
 }
 
-// mission: A8
+// mission: A8, 5.5
 func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -546,7 +546,7 @@ func TestLostSandboxIsGone(t *testing.T) {
 // TestSandboxEndedElsewhere checks that a sandbox that the engine's provider has ended is lost, and that the reason
 // stays recorded.
 //
-// mission: 9.6
+// mission: A8
 func TestSandboxEndedElsewhere(t *testing.T) {
 	t.Parallel()
 	for detail, reason := range map[string]string{"The provider ended it.": "The provider ended it.",

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
-// mission: A8
+// mission: A6
 func TestNamesFindTheLatestSandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

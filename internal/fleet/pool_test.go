@@ -209,7 +209,7 @@ func TestPoolGivesWhatFitsBest(t *testing.T) {
 	})
 }
 
-// mission: 4.6
+// mission: A7
 func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,7 +34,7 @@ func withSecrets(t *testing.T, w *world, secrets map[string]secret.Pairs) *secre
 	return v
 }
 
-// mission: A6, F4, 1.4
+// mission: A6, F4, 1.8
 func TestSecretsBecomeEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

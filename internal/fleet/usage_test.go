@@ -73,7 +73,7 @@ func increasing(t *testing.T, u usage.Usage) usage.Sample {
 }
 
 // A sandbox's history covers its life with a bounded number of samples, and outlives it.
-// mission: 7.10
+// mission: A12
 func TestUsageOverALife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -235,7 +235,7 @@ func TestGPU(t *testing.T) {
 // TestSecretsOfTheProvider checks that a secret that the engine's provider stores is resolved by the engine, for the
 // server's own account only, and is not a secret of Harvest.
 //
-// mission: 8.5
+// mission: F3, F4
 func TestSecretsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

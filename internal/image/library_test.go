@@ -700,7 +700,7 @@ func (s *sharing) Build(_ context.Context, _ image.Spec, _ image.BuildOptions,
 
 // TestSharedRoot checks that an image may share the file of another root file system, which survives its deletion.
 //
-// mission: 8.1
+// mission: B2
 func TestSharedRoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

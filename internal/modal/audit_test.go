@@ -74,7 +74,7 @@ func (c *calls) prefixed(prefix string) (last modal.Call, n int) {
 // TestCallsAreAudited checks that every method of Modal's services that changes or runs something is audited, with any
 // result, and so is every refusal. Reads are not.
 //
-// mission: 9.1
+// mission: F6
 func TestCallsAreAudited(t *testing.T) {
 	w := newWorld(t)
 	control, router := modal.Scopes()
@@ -172,7 +172,7 @@ func TestConnectTokensAreAudited(t *testing.T) {
 // TestTransfersAreAudited checks the lines of requests of URLs: an upload has one when it is complete, and refusals
 // have one. Parts of an upload, and downloads, have none.
 //
-// mission: 9.1
+// mission: F6
 func TestTransfersAreAudited(t *testing.T) {
 	w := newWorld(t)
 	id := w.blob("CANARY content of a blob")

@@ -99,7 +99,7 @@ func mounting(m pb.CloudBucketMount_builder) *pb.Sandbox {
 // TestBucketsOfAClient checks that a client's mount becomes a mount of the Fleet, whose secret has all of the client's
 // settings.
 //
-// mission: D5 8.1
+// mission: D5
 func TestBucketsOfAClient(t *testing.T) {
 	t.Parallel()
 	s, _, _ := bucketWorld(t)
@@ -235,7 +235,7 @@ func TestBucketsThatAreRefused(t *testing.T) {
 // TestSecretsOfBucketsEnd checks that a sandbox's own secret is deleted with its last use, and no earlier, and that
 // other secrets are never deleted.
 //
-// mission: F4 1.3
+// mission: D5, F4
 func TestSecretsOfBucketsEnd(t *testing.T) {
 	t.Parallel()
 	s, records, secrets := bucketWorld(t)

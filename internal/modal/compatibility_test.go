@@ -17,7 +17,6 @@ import (
 
 // TestCompatibility checks that the page names every RPC of both services, and what is done with it. With
 // HARVEST_TEST_UPDATE=1 it writes the page.
-// mission: 8.1
 func TestCompatibility(t *testing.T) {
 	control, router := modal.Scopes()
 	var page strings.Builder

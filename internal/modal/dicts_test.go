@@ -99,8 +99,6 @@ func (w *world) contents(id string, keys, values bool) (map[string]string, error
 }
 
 // TestPythonDicts calls what modal.Dict of Python's SDK calls, in its order.
-//
-// mission: 8.1
 func TestPythonDicts(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.dict("kv", 0); status.Code(err) != codes.NotFound {
@@ -196,7 +194,7 @@ func (w *world) popTwice(id, key, want string) {
 
 // TestDictsOfClients checks ephemeral Dicts, lists, environments and restarts, and that accounts are apart.
 //
-// mission: 8.1
+// mission: A7
 func TestDictsOfClients(t *testing.T) {
 	w := newWorld(t)
 	loose, err := w.dict("", pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL)

@@ -19,7 +19,7 @@ import (
 
 // TestPythonEnvironment checks that a variable in an image's environment, which Python's SDK puts in single quotes, is
 // expanded by the build.
-// mission: 8.1
+// mission: B2
 func TestPythonEnvironment(t *testing.T) {
 	w := newWorld(t)
 	_, made, err := w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "ENV PATH='/x:$PATH'"}}, false)
@@ -29,7 +29,7 @@ func TestPythonEnvironment(t *testing.T) {
 }
 
 // TestImageCommand checks that a sandbox without arguments runs the command of its image, and one with arguments those.
-// mission: 8.1
+// mission: A1
 func TestImageCommand(t *testing.T) {
 	w := newWorld(t)
 	w.images.mu.Lock()
@@ -53,7 +53,7 @@ func TestImageCommand(t *testing.T) {
 
 // TestVariablesInside checks the variables that Modal documents, in the sandbox and in its sidecars. Clients cannot
 // set them.
-// mission: 8.1
+// mission: A4
 func TestVariablesInside(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Env: map[string]string{"MODAL_SANDBOX_ID": "sb-other", "MINE": "1"},
@@ -97,7 +97,7 @@ func TestVariablesInside(t *testing.T) {
 }
 
 // TestErrorsInModalsIDs checks that an error of the core names objects as Modal does.
-// mission: 9.1
+// mission: A9
 func TestErrorsInModalsIDs(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil)
@@ -119,7 +119,7 @@ func TestErrorsInModalsIDs(t *testing.T) {
 }
 
 // TestUnknownOptions checks that options which may restrict a sandbox or an image are refused, and not ignored.
-// mission: 8.1
+// mission: A6
 func TestUnknownOptions(t *testing.T) {
 	w := newWorld(t)
 	app, err := w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "app",
@@ -167,7 +167,7 @@ func second2[A, B any](_ A, _ B, err error) error { return err }
 
 // TestLogOfShortBuild checks that the log of a build that ends at once reaches a client, failed or not. Python's SDK
 // joins a build only if the answer to its request has no result.
-// mission: 8.1
+// mission: B2
 func TestLogOfShortBuild(t *testing.T) {
 	w := newWorld(t)
 	for i, fail := range []error{nil, errors.Newf(errors.Invalid, "the command failed")} {

@@ -13,8 +13,6 @@ import (
 )
 
 // TestEveryServedRequestIsListed checks that the fields of the request of each served method are decided.
-//
-// mission: 8.1
 func TestEveryServedRequestIsListed(t *testing.T) {
 	t.Parallel()
 	control, router := modal.Scopes()

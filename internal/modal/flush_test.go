@@ -23,7 +23,7 @@ func (w *world) committed(volume, name string) string {
 // TestSyncCommitsVolumes checks that sync in a sandbox commits its volumes: also in a script, and if the server was
 // restarted while the command ran. A failed commit is an error of the command.
 //
-// mission: 8.1
+// mission: C1
 func TestSyncCommitsVolumes(t *testing.T) {
 	w := newWorld(t)
 	vol, err := w.sdk.Volumes.FromName(t.Context(), "data", &modal.VolumeFromNameParams{CreateIfMissing: true,

@@ -24,7 +24,7 @@ import (
 // TestStreamsEndWithTheirKey checks that streams end with the key that opened them, in both directions and on both
 // services, with the reason.
 //
-// mission: 9.1
+// mission: 6.10
 func TestStreamsEndWithTheirKey(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: 5 * time.Minute})
@@ -71,7 +71,7 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 // TestUploadsEndWithTheirKey checks that the upload of a blob, whose URL needs no key, ends with the key that made the
 // URL. The reason is in the response.
 //
-// mission: 9.1
+// mission: 6.10
 func TestUploadsEndWithTheirKey(t *testing.T) {
 	w := newWorld(t)
 	key, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "revoked"})
@@ -128,7 +128,7 @@ func TestUploadsEndWithTheirKey(t *testing.T) {
 // TestDownloadsEndWithTheirKey checks that the download of a blob, whose client does not read, ends with the key that
 // made the URL.
 //
-// mission: 9.1
+// mission: 6.10
 func TestDownloadsEndWithTheirKey(t *testing.T) {
 	w := newWorld(t)
 	const size = 64 << 20 // more than the buffers of a connection

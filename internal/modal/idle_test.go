@@ -13,7 +13,7 @@ import (
 // TestExecsCountAgainstTheIdleLimit checks that a running command keeps its sandbox from being idle, also after a
 // restart of the server. The sandbox's own entrypoint does not.
 //
-// mission: A5, 8.4
+// mission: A5
 func TestExecsCountAgainstTheIdleLimit(t *testing.T) {
 	w := newWorld(t)
 	limited := func() *modal.Sandbox {

@@ -136,7 +136,7 @@ func TestInputEnds(t *testing.T) {
 // TestLimitsOfClients checks that a client's limits become the sandbox's limits, and that reservations do so only if
 // they exceed the default.
 //
-// mission: 8.4
+// mission: A6
 func TestLimitsOfClients(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked pb.Resources_builder

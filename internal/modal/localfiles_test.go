@@ -146,7 +146,7 @@ func (w *world) appID() string {
 // TestLocalFilesInImages checks that files of the client are built into images: add_local_file, add_local_dir and
 // add_local_python_source with copy=True, and COPY of a Dockerfile with a context.
 //
-// mission: 8.1
+// mission: B2
 func TestLocalFilesInImages(t *testing.T) {
 	w := newWorld(t)
 	app := w.appID()
@@ -198,7 +198,7 @@ func TestLocalFilesInImages(t *testing.T) {
 
 // TestStandalonePython checks that add_python works once its mount was deployed, and says before what to do instead.
 //
-// mission: 8.1
+// mission: B2
 func TestStandalonePython(t *testing.T) {
 	w := newWorld(t)
 	find := pb.MountGetOrCreateRequest_builder{DeploymentName: "python-build-standalone.20240107.3.12.1-gnu",
@@ -234,7 +234,7 @@ func TestStandalonePython(t *testing.T) {
 // TestLocalFilesInSandboxes checks that local files which are not built into the image are in the sandbox before its
 // command starts, and in sidecars.
 //
-// mission: 8.1
+// mission: A6
 func TestLocalFilesInSandboxes(t *testing.T) {
 	w := newWorld(t)
 	app := w.appID()
@@ -283,7 +283,7 @@ func TestLocalFilesInSandboxes(t *testing.T) {
 // TestUploadsOfBlobs checks what is refused of uploads, that accounts are apart, that blobs are downloaded, and that
 // uploads continue after a restart.
 //
-// mission: 8.1, 8.6, 9.1
+// mission: A7
 func TestUploadsOfBlobs(t *testing.T) {
 	w := newWorld(t)
 	text := strings.Repeat("x", 1000)

@@ -177,7 +177,7 @@ func (w *world) firstGeneration(args ...string) (id, task string) {
 
 // TestPythonOpen calls what Sandbox.open and FileIO of Python's SDK call.
 //
-// mission: 8.1
+// mission: A4
 func TestPythonOpen(t *testing.T) {
 	w := newWorld(t)
 	_, task := w.firstGeneration("sleep", "600")
@@ -292,7 +292,7 @@ func (w *world) otherFiles(task string) {
 
 // TestPythonDirectories calls what Sandbox.ls, mkdir, rm and watch of Python's SDK call.
 //
-// mission: 8.1
+// mission: A4
 func TestPythonDirectories(t *testing.T) {
 	w := newWorld(t)
 	_, task := w.firstGeneration("sleep", "600")
@@ -387,7 +387,7 @@ func (w *world) watchFiles(task string) {
 // TestPythonFirstGeneration checks that sandboxes that Python's SDK creates by default have the IDs of Modal's first
 // generation, whose output and input go through the control plane.
 //
-// mission: 8.1
+// mission: A4
 func TestPythonFirstGeneration(t *testing.T) {
 	w := newWorld(t)
 	id, task := w.firstGeneration("sh", "-c", "read a; echo got $a; echo oops >&2; read b; exit 3")

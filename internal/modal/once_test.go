@@ -19,7 +19,7 @@ import (
 // repeated at the next server and if the build fails. A build that was temporarily impossible is done on the repeated
 // request.
 //
-// mission: 8.5
+// mission: B2
 func TestForcedBuildsThatComeAgain(t *testing.T) {
 	w := newWorld(t)
 	req := pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base",
@@ -77,7 +77,7 @@ func TestForcedBuildsThatComeAgain(t *testing.T) {
 // TestSidecarsThatComeAgain checks that a sidecar whose answer was lost is created once, with either kind of request,
 // also if it has ended, and also by the next server.
 //
-// mission: 8.5
+// mission: A6
 func TestSidecarsThatComeAgain(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})

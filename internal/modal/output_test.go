@@ -43,7 +43,7 @@ func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) (
 // returns the data at an offset or reports that it is missing. It knows the offsets if a command's output is one
 // stream, and not if it is two.
 //
-// mission: 8.6
+// mission: A4
 func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	testenv.Long(t)
 	w := newWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
-// mission: 9.1
+// mission: 6.10
 func TestWhoIsLetIn(t *testing.T) {
 	w := newWorld(t)
 	call := func(pairs ...string) error {
@@ -151,7 +151,7 @@ func TestAccountsDoNotSeeOneAnother(t *testing.T) {
 	}
 }
 
-// mission: 9.5
+// mission: A9
 func TestWhatIsNotThereSaysSo(t *testing.T) {
 	w := newWorld(t)
 	for name, err := range map[string]error{
@@ -411,7 +411,6 @@ func TestInputAtOffsets(t *testing.T) {
 	}
 }
 
-// mission: 8.7
 func TestMessagesOf100MiB(t *testing.T) {
 	testenv.Long(t)
 	w := newWorld(t)

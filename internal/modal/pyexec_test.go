@@ -140,7 +140,7 @@ func (w *world) containers() (ids []string) {
 // TestPythonContainerExec calls what `modal container exec` calls, with and without a terminal, for the containers that
 // `modal container list` shows.
 //
-// mission: 8.1
+// mission: A4
 func TestPythonContainerExec(t *testing.T) {
 	w := newWorld(t)
 	w.firstGeneration("sleep", "600")

@@ -43,7 +43,7 @@ func on(base string, commands ...string) pb.Image_builder {
 // TestPythonImages checks that the commands of Python's SDK 1.5 are built as they are, on the image that they name,
 // with the files that come with them. The SDK uses the builder's version 2025.06, which the server announces.
 //
-// mission: 8.1
+// mission: B2
 func TestPythonImages(t *testing.T) {
 	w := newWorld(t)
 	slim := []string{
@@ -157,7 +157,7 @@ func TestPythonImages(t *testing.T) {
 // TestBuildsAreKept checks that an image is not built again unless a build is forced, and that a different image has a
 // different ID.
 //
-// mission: 8.5
+// mission: B2
 func TestBuildsAreKept(t *testing.T) {
 	w := newWorld(t)
 	plain := pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN date >/stamp"}}

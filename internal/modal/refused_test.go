@@ -17,7 +17,7 @@ import (
 
 // TestWhatThereIsNot checks that missing objects and invalid names are answered with a permanent error code and a
 // sentence.
-// mission: 8.5, 9.1
+// mission: A9
 func TestWhatThereIsNot(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil)
@@ -89,7 +89,7 @@ func TestWhatThereIsNot(t *testing.T) {
 }
 
 // An app, and the name of a sandbox, is one in each environment.
-// mission: 8.1
+// mission: A6
 func TestEnvironments(t *testing.T) {
 	w := newWorld(t)
 	ids := map[string]string{}
@@ -130,7 +130,7 @@ func TestEnvironments(t *testing.T) {
 
 // TestRenamed checks that a sandbox is found by its current name, and not by earlier names, and that a taken name is
 // refused.
-// mission: 8.5
+// mission: A6
 func TestRenamed(t *testing.T) {
 	w := newWorld(t)
 	sb, taken := w.create(&modal.SandboxCreateParams{Name: "box"}), w.create(&modal.SandboxCreateParams{Name: "taken"})
@@ -152,7 +152,7 @@ func TestRenamed(t *testing.T) {
 }
 
 // The log of a sandbox is searched, counted, and cut by stream and by time.
-// mission: 8.4
+// mission: A1
 func TestLogsAreSearched(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo one; echo two >&2; echo three"}})
@@ -203,7 +203,6 @@ func TestLogsAreSearched(t *testing.T) {
 
 // TestQueueWaits checks that a client that waits at an empty queue is woken by a put. A client that does not want to
 // wait gets the answer that the queue is empty.
-// mission: 8.3
 func TestQueueWaits(t *testing.T) {
 	w := newWorld(t)
 	q, err := w.sdk.Queues.FromName(t.Context(), "jobs", &modal.QueueFromNameParams{CreateIfMissing: true})

@@ -23,7 +23,7 @@ import (
 // TestWhatOutlivesTheServer checks that clients' objects exist after a restart of the server: names, tags, volumes,
 // images, secrets and queues, including unnamed ones.
 //
-// mission: 8.6
+// mission: C1, F4
 func TestWhatOutlivesTheServer(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"NAMED": "named-value"},
@@ -144,8 +144,6 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 
 // TestPutsThatComeAgain checks that a put into a queue whose answer was lost is done once, also if it is repeated at
 // the next server, or at the one after that.
-//
-// mission: 8.5 8.6
 func TestPutsThatComeAgain(t *testing.T) {
 	w := newWorld(t)
 	q, err := w.sdk.Queues.FromName(t.Context(), "jobs", &modal.QueueFromNameParams{CreateIfMissing: true})
@@ -195,7 +193,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 
 // TestKeysThatHaveEnded checks that a revoked or expired key is refused, and so are the tokens that were made with it.
 //
-// mission: 9.1
+// mission: 6.10
 func TestKeysThatHaveEnded(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
@@ -266,7 +264,7 @@ func connected(t *testing.T, token *pb.SandboxCreateConnectTokenResponse) int {
 // TestCreationsAtTheSameTime checks that one of several clients that request a name at the same time gets it, and that
 // all attempts of one client get the same sandbox.
 //
-// mission: 8.5
+// mission: A6
 func TestCreationsAtTheSameTime(t *testing.T) {
 	w := newWorld(t)
 	w.create(nil) // makes app and image
@@ -328,7 +326,7 @@ func TestCreationsAtTheSameTime(t *testing.T) {
 // TestWhatIsRefusedForGood checks that oversized messages and unknown policies are refused with a code that clients do
 // not retry.
 //
-// mission: 8.7
+// mission: A9
 func TestWhatIsRefusedForGood(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})

@@ -85,7 +85,7 @@ func (w *world) alive() int {
 
 // TestPythonAppRun calls what "with app.run()" around sandboxes calls: the sandboxes of an ephemeral app end with it.
 //
-// mission: 8.1
+// mission: A8
 func TestPythonAppRun(t *testing.T) {
 	w := newWorld(t)
 	id := w.run("modal shell", pb.AppState_APP_STATE_EPHEMERAL)
@@ -153,7 +153,7 @@ func TestPythonAppRun(t *testing.T) {
 // TestAppsOfSilentClients checks that an ephemeral app ends when its client sends no heartbeats, that a detached one
 // ends after its last sandbox, and that a deployed one stays.
 //
-// mission: 8.1
+// mission: A8
 func TestAppsOfSilentClients(t *testing.T) {
 	w := newWorld(t)
 	silent := w.run("silent", pb.AppState_APP_STATE_EPHEMERAL)
@@ -248,7 +248,7 @@ func (w *world) deploy(name, tag string) string {
 
 // TestPythonAppDeploy calls what App.deploy, App.lookup and "modal app history|stop" call.
 //
-// mission: 8.1
+// mission: A7
 func TestPythonAppDeploy(t *testing.T) {
 	w := newWorld(t)
 	if got := w.byName("web"); got.GetAppId() != "" || got.GetPreviousAppId() != "" ||
@@ -353,7 +353,7 @@ func (w *world) logsOf(req pb.AppGetLogsRequest_builder) (text string, done bool
 
 // TestPythonAppLogs calls what "modal app logs" and "modal container logs|stop" call.
 //
-// mission: 8.1
+// mission: A1
 func TestPythonAppLogs(t *testing.T) {
 	w := newWorld(t)
 	id := w.run("logs", pb.AppState_APP_STATE_EPHEMERAL)

@@ -50,7 +50,7 @@ func implemented(t *testing.T, receiver string) map[string]bool {
 
 // TestEveryMethodHasAScope checks that every method has a required scope, and that every row belongs to a method.
 //
-// mission: 9.1
+// mission: 6.10
 func TestEveryMethodHasAScope(t *testing.T) {
 	t.Parallel()
 	control, router := modal.Scopes()

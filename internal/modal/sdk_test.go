@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/store/records"
 )
 
-// mission: 8.1
+// mission: A4
 func TestCommandsOfASandbox(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"TOKEN": "secret-value"},
@@ -125,7 +125,7 @@ func TestASandboxEndsWithItsCommand(t *testing.T) {
 	}
 }
 
-// mission: 8.4
+// mission: A3
 func TestTimeLimitsEndWith124(t *testing.T) {
 	w := newWorld(t)
 	lived := w.create(&modal.SandboxCreateParams{Timeout: time.Second, Command: []string{"sleep", "60"}})
@@ -201,7 +201,7 @@ func TestNamesTagsAndLists(t *testing.T) {
 	}
 }
 
-// mission: 8.5
+// mission: A6
 func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil) // makes app and image
@@ -248,7 +248,7 @@ func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 	}
 }
 
-// mission: 8.6
+// mission: A4
 func TestCommandsOutliveTheServer(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sh", "-c",

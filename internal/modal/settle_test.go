@@ -22,7 +22,7 @@ func fleetID(id string) string {
 // that ended while no server ran: in the order of their ends, including sandboxes that the Fleet does not know, and
 // once. Their sidecars end then.
 //
-// mission: 8.6
+// mission: C1
 func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {
 	w := newWorld(t)
 	vol, err := w.sdk.Volumes.FromName(t.Context(), "data", &modal.VolumeFromNameParams{CreateIfMissing: true})

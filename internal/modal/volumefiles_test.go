@@ -143,7 +143,7 @@ func (w *world) download(id, path string, start, length uint64) (string, error) 
 // TestVolumeFilesFromOutside checks what Python's SDK does with the files of a volume without a sandbox: batch_upload,
 // listdir, iterdir, read_file, copy_files and remove_file, for both versions of volumes, and that sandboxes see it.
 //
-// mission: 8.1
+// mission: C1
 func TestVolumeFilesFromOutside(t *testing.T) {
 	w := newWorld(t)
 	large := strings.Repeat("0123456789abcdef", block/16+1) + strings.Repeat("\x00", block) + "end"
@@ -276,7 +276,7 @@ func (w *world) copiesAndRemovals(id string) {
 // TestVolumeFilesOfVersion1 checks the calls that Python's SDK makes for volumes of version 1 only: batch_upload,
 // iterdir, copy_files, read_file and remove_file.
 //
-// mission: 8.1
+// mission: C1
 func TestVolumeFilesOfVersion1(t *testing.T) {
 	w := newWorld(t)
 	id := w.volume("data", pb.VolumeFsVersion_VOLUME_FS_VERSION_V1)
@@ -338,7 +338,7 @@ func TestVolumeFilesOfVersion1(t *testing.T) {
 // TestVolumeFileChangesBetweenRequests checks that a URL for a file that was replaced is refused, that the older call
 // returns content and blobs, and that a volume is renamed unless a sandbox uses it.
 //
-// mission: 8.1
+// mission: C1
 func TestVolumeFileChangesBetweenRequests(t *testing.T) {
 	w := newWorld(t)
 	id := w.volume("data", pb.VolumeFsVersion_VOLUME_FS_VERSION_V1)

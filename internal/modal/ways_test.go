@@ -26,8 +26,6 @@ import (
 
 // TestTheFirstGeneration checks that the SDK makes the first generation's request with MODAL_SANDBOX_V2=0 and for GPUs,
 // and sees by the ID that the sandbox is of the second.
-//
-// mission: 8.1
 func TestTheFirstGeneration(t *testing.T) {
 	t.Setenv("MODAL_SANDBOX_V2", "0")
 	w := newWorld(t)
@@ -77,7 +75,7 @@ func TestTheFirstGeneration(t *testing.T) {
 
 // TestReadiness checks that a sandbox is ready when its probe succeeds, and not before.
 //
-// mission: 8.1
+// mission: A6
 func TestReadiness(t *testing.T) {
 	w := newWorld(t)
 	sign := filepath.Join(t.TempDir(), "sign")
@@ -169,7 +167,7 @@ func identityOf(t *testing.T, token string) map[string]any {
 
 // TestIdentity checks that a sandbox's identity token proves the sandbox's identity, also with the next server's keys.
 //
-// mission: 8.4
+// mission: A7
 func TestIdentity(t *testing.T) {
 	w := newWorld(t)
 	begin := time.Now().Add(-time.Second)
@@ -204,8 +202,6 @@ func TestIdentity(t *testing.T) {
 
 // TestPings checks that connections survive clients' pings, which are more frequent than gRPC's servers allow by
 // default, also when the connection is idle.
-//
-// mission: 8.7
 func TestPings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

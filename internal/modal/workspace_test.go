@@ -26,8 +26,6 @@ func (w *world) queue(env, name string) string {
 }
 
 // TestPythonQueueList calls what "modal queue list" and Queue.objects.list call.
-//
-// mission: 8.1
 func TestPythonQueueList(t *testing.T) {
 	w := newWorld(t)
 	for i := range 25 {
@@ -96,7 +94,7 @@ func (w *world) restart() {
 
 // TestPythonSecretUpdate calls what Secret.update calls: it adds and replaces keys, and leaves the others.
 //
-// mission: 8.1
+// mission: F4
 func TestPythonSecretUpdate(t *testing.T) {
 	w := newWorld(t)
 	made, err := w.control.SecretGetOrCreate(w.python(), pb.SecretGetOrCreateRequest_builder{DeploymentName: "s",
@@ -161,7 +159,7 @@ func (w *world) secretsOf(env string) {
 
 // TestPythonTokenInfo calls what "modal token info" calls.
 //
-// mission: 8.1
+// mission: A7
 func TestPythonTokenInfo(t *testing.T) {
 	w := newWorld(t)
 	got, err := w.control.TokenInfoGet(w.python(), &pb.TokenInfoGetRequest{})
@@ -197,8 +195,6 @@ func (w *world) dictIn(env, name string, how pb.ObjectCreationType) (string, err
 
 // TestPythonEnvironments calls what "modal environment create|update|delete" call. Objects keep their environment when
 // it is renamed, and a new environment of the earlier name is empty.
-//
-// mission: 8.1
 func TestPythonEnvironments(t *testing.T) {
 	w := newWorld(t)
 	create := func(name string) error {

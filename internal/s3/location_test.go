@@ -9,7 +9,7 @@ import (
 
 // TestPrefixes checks that a prefix is used as given or refused with a remedy: neither an empty name between slashes
 // nor the reserved directory of another place is accepted.
-// mission: 2.7, 3.2
+// mission: 2.3, 3.3
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{"", "x", "x/", "x/y", "x/y/", ".harvester", "x/.harvest-old/y", "harvest"} {

@@ -409,7 +409,7 @@ func (w *world) addresses() map[string]string {
 
 // TestChainOfProxies checks that behind several proxies, the client's address is the last one in the header that is not
 // a trusted proxy's. The client may have written the entries before it.
-// mission: F6, 6.10
+// mission: F6
 func TestChainOfProxies(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {
@@ -447,7 +447,7 @@ func TestChainOfProxies(t *testing.T) {
 
 // TestChainOfProxiesWithTLS checks that behind several proxies, the protocol that the outermost trusted proxy received
 // counts, and entries before it do not.
-// mission: F6, 6.10
+// mission: F6
 func TestChainOfProxiesWithTLS(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {
@@ -491,7 +491,7 @@ func TestChainOfProxiesWithTLS(t *testing.T) {
 
 // TestStrangersAreNoProxies checks that a client that is not a trusted proxy cannot set its address, the server's name
 // or the protocol.
-// mission: F6, 6.10
+// mission: F6
 func TestStrangersAreNoProxies(t *testing.T) {
 	t.Parallel()
 	for name, proxies := range map[string][]netip.Prefix{"none": nil, "another": {netip.MustParsePrefix("10.0.0.0/8"),
@@ -552,7 +552,7 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// mission: F6
+// mission: F6, 10.3
 func TestAuditSaysWhoDidWhat(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -236,7 +236,7 @@ func (w *world) follow(query string, header ...string) (next func() string, end 
 		}
 }
 
-// mission: F1, 6.5, 10.4
+// mission: F1
 func TestEventStream(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)
@@ -323,7 +323,7 @@ func TestEventStream(t *testing.T) {
 
 // TestConnectionsOfEventsAreLogged checks that the log has the client of an event stream and the number of events that
 // it got.
-// mission: F6
+// mission: F6, 10.3, 10.4
 func TestConnectionsOfEventsAreLogged(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)
@@ -353,7 +353,7 @@ func TestConnectionsOfEventsAreLogged(t *testing.T) {
 }
 
 // TestQuietStreamsBeat checks that a quiet stream sends heartbeats.
-// mission: F1, 10.4
+// mission: F1
 func TestQuietStreamsBeat(t *testing.T) {
 	t.Parallel()
 	blocks, _ := withBlocks(t)

@@ -176,7 +176,7 @@ func TestBadFiles(t *testing.T) {
 	w.as(account.Request{Account: "acme"}).want(404, "PUT", files+"?path=/x", "x")
 }
 
-// mission: E10, 10.4
+// mission: E10
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	w := start(t)

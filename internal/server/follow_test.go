@@ -93,7 +93,7 @@ func (w *world) asking(ctx context.Context, method, path string, body io.Reader,
 // TestStreamsEndWithTheirKey checks that each stream that a key has opened ends with the key, with the reason if the
 // protocol has room for one. TestWorkEndsWithItsKey of package account checks that it ends at that moment.
 //
-// mission: 9.1
+// mission: 6.10
 func TestStreamsEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	// All streams must be open before the key expires, on a busy machine too.

@@ -50,7 +50,7 @@ func (w *world) secure() (string, *http.Client) {
 }
 
 // TestHTTP2 checks that everything works with HTTP/2, many streams on one connection, and WebSockets beside it.
-// mission: F1, 6.6
+// mission: F1
 func TestHTTP2(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -50,7 +50,7 @@ func TestHalfAnAnswer(t *testing.T) {
 	}
 }
 
-// mission: 10.4
+// mission: F1
 func TestTimesThatNobodyNames(t *testing.T) {
 	t.Parallel()
 	if o := New(t.Context(), Options{}).opts; o.Heartbeat != 15*time.Second || o.Patience != time.Minute {
@@ -79,7 +79,7 @@ func TestPanicIsInternal(t *testing.T) {
 // TestEveryRouteHasAScope checks that every route requires a scope or is public, and that a read-only key changes
 // nothing.
 //
-// mission: 9.1
+// mission: 6.10
 func TestEveryRouteHasAScope(t *testing.T) {
 	t.Parallel()
 	everybody := []string{"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs,

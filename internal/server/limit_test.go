@@ -29,7 +29,7 @@ func (endless) Read(p []byte) (int, error) {
 
 // TestIdempotencyKeepsLimits checks for each route that a request with an Idempotency-Key may be as large as one
 // without it.
-// mission: D4
+// mission: F1
 func TestIdempotencyKeepsLimits(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)
@@ -73,7 +73,7 @@ func TestIdempotencyKeepsLimits(t *testing.T) {
 }
 
 // TestUploads checks the routes of files that are sent ahead of a session.
-// mission: C3
+// mission: E3
 func TestUploads(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)

@@ -45,7 +45,7 @@ func TestModalRoutes(t *testing.T) {
 	if status, other := get("POST", route, ``); status != 200 || other.ID == made.ID {
 		t.Errorf("6.1, without anything: %d %+v", status, other)
 	}
-	// mission: 6.5, 5.7
+	// mission: 6.5, 5.7, 1.7
 	if status, got := get("GET", route+"/"+made.ID, ""); status != 200 || got.ID != made.ID || got.Status != "running" {
 		t.Errorf("6.5: %d %+v", status, got)
 	}

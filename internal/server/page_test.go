@@ -121,7 +121,7 @@ func TestPageFilesAreCompressed(t *testing.T) {
 // TestErrorsInBrowsers checks that a person who opens an address that leads nowhere gets a page with the reason and one
 // next step: a used or expired link to sign in, an unknown or withdrawn link to a port, a port without a server, an
 // unknown object. The page of the port, which can begin to exist, tries again by itself.
-// mission: 7.7, 7.8
+// mission: 7.7
 func TestErrorsInBrowsers(t *testing.T) {
 	t.Parallel()
 	w, user, box := portWorld(t)

@@ -222,7 +222,7 @@ func TestSandboxPages(t *testing.T) {
 	}
 }
 
-// mission: 1.6, A9, 10.4
+// mission: 1.6, 8.10, 10.6, A9
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -307,8 +307,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestInternalsStayInside checks that an internal failure never shows its details (mission 10.4).
-// mission: 10.4, F6
+// TestInternalsStayInside checks that an internal failure never shows its details.
+// mission: 10.7, F6
 func TestInternalsStayInside(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -32,7 +32,7 @@ func (h *house) restartWith(t *testing.T, id string, f func(s *records.Session))
 // TestQueuedPromptAfterRestart checks that the next server sends a prompt that was queued while the agent waited for
 // its first one, although nothing else happens in the session.
 //
-// mission: 7.9
+// mission: E4
 func TestQueuedPromptAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := newSpareHouse(t, session.Options{Spares: 1})
@@ -54,7 +54,7 @@ func TestQueuedPromptAfterRestart(t *testing.T) {
 // TestPromptLostWithServer checks that the next server sends a prompt that was recorded and did not reach the agent. A
 // prompt that the agent received is not sent twice.
 //
-// mission: 7.9, E4
+// mission: E4
 func TestPromptLostWithServer(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
@@ -102,7 +102,7 @@ func TestPromptLostWithServer(t *testing.T) {
 // TestAnswerAndStopLostWithServer checks that the next server delivers an answer that was recorded and did not reach
 // the agent, and stops a turn that was being stopped.
 //
-// mission: 7.9, E4
+// mission: E4
 func TestAnswerAndStopLostWithServer(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{StopGrace: time.Minute})

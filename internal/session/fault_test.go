@@ -339,7 +339,7 @@ func TestOddPrompts(t *testing.T) {
 // TestHungAgent checks that a silent agent counts as hung until it prints again, and that an agent that ignores an
 // interrupt is ended.
 //
-// mission: E9
+// mission: E1
 func TestHungAgent(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond, StopGrace: 100 * time.Millisecond})
@@ -589,7 +589,7 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 // TestAgentThatIsNotThere checks that an agent that is missing in the image fails its prompts with a reason, and has no
 // other effect.
 //
-// mission: E9
+// mission: E1
 func TestAgentThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{})

@@ -633,7 +633,7 @@ func TestWorkspaceRefuses(t *testing.T) {
 
 // TestSubmoduleHandBack checks that commits and files of a submodule can be handed back like those of a repository, and
 // that they are not pushed.
-// mission: C3, E3, E8
+// mission: E3, E8
 func TestSubmoduleHandBack(t *testing.T) {
 	t.Parallel()
 	g := newGitServer(t)

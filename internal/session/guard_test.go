@@ -54,7 +54,7 @@ func (s settled) Redirects(text []byte) []string { return s.like.Redirects(text)
 // of its repository, and that an event names the settings of each file that are not used: those at the top level and
 // those of the directory in which the agent works.
 //
-// mission: E1, 4.2
+// mission: E1
 func TestSettingsOfRepositoryAreOverridden(t *testing.T) {
 	t.Parallel()
 	const upstream = "http://127.0.0.1:9/ours"

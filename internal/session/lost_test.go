@@ -81,7 +81,7 @@ func (p *provider) note(e record.Event) {
 // TestSandboxTaken checks that a session continues in another sandbox when the provider has ended its sandbox: the
 // current turn fails, and the next does not.
 //
-// mission: E4, 9.6
+// mission: E4
 func TestSandboxTaken(t *testing.T) {
 	t.Parallel()
 	p := &provider{boxes: map[string]*rented{}, taken: map[string]bool{}}

@@ -11,7 +11,7 @@ import (
 // TestSessionsWaitForTheirTurn checks that sessions that begin at the same moment start one after the other, and that
 // the waiting ones report this.
 //
-// mission: C3
+// mission: E3
 func TestSessionsWaitForTheirTurn(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

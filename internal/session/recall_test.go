@@ -81,7 +81,7 @@ func TestRecordGone(t *testing.T) {
 
 // TestContinue checks that a session can continue an ended session: its files, its repository and the end of its
 // conversation.
-// mission: E4, 7.8, A10
+// mission: E4, A10
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{History: func(context.Context, string) ([]byte,

@@ -474,7 +474,7 @@ func mustGet(t *testing.T, h *house, id string) records.Session {
 
 // TestAgentEnds checks that a turn fails if its agent exits in the middle of it, with any exit code, and that the next
 // prompt starts the agent again.
-// mission: E9
+// mission: E1
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})

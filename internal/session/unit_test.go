@@ -27,7 +27,7 @@ func (s *recordOnly) PutSession(_ context.Context, record records.Session) error
 // TestDeliverAgain checks that the part of a delivery that the agent received is not written again, and that the rest
 // is.
 //
-// mission: 7.9
+// mission: E4
 func TestDeliverAgain(t *testing.T) {
 	const turn, prompt = "msg_1", "go on"
 	whole := string(scripted.Agent{}.Open(agent.Setup{}).Prompt(turn+"..p", prompt))

@@ -79,7 +79,7 @@ func TestWorkAfterTheSandboxEnded(t *testing.T) {
 
 // TestSentCommitsOutliveTheServer checks that a session whose repository was not cloned when the server ended is cloned
 // from the commits that the client sent, and that no file is left.
-// mission: A5, C3
+// mission: E3, E4
 func TestSentCommitsOutliveTheServer(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})

@@ -530,7 +530,7 @@ func TestWriterFails(t *testing.T) {
 
 // TestServerStops checks that commands continue when the server stops, and that clients get the address to find them
 // again.
-// mission: A5
+// mission: A4
 func TestServerStops(t *testing.T) {
 	t.Parallel()
 	w := start(t)

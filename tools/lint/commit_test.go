@@ -14,8 +14,6 @@ import (
 
 // TestBuildsCarryTheirCommit checks that `make build` names the commit of the source in the programs that it makes, and
 // that they have the go command's stamp of it.
-//
-// mission: 9.4
 func TestBuildsCarryTheirCommit(t *testing.T) {
 	t.Parallel()
 	run := func(name string, args ...string) (string, error) {

@@ -114,7 +114,7 @@ func numbers(from, to int) []int {
 	return all
 }
 
-// mission: F1, 6.5
+// mission: F1
 func TestReplayAndLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -620,7 +620,7 @@ func TestEventsGoOutInGroups(t *testing.T) {
 	})
 }
 
-// mission: E10, 6.5
+// mission: E10
 func TestNothingLostNothingTwice(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")

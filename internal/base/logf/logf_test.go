@@ -31,6 +31,7 @@ func record(t *testing.T, level slog.Level, do func(ctx context.Context)) []map[
 	return records
 }
 
+// mission: F6, 10.2
 func TestLevels(t *testing.T) {
 	records := record(t, slog.LevelWarn, func(ctx context.Context) {
 		Debugf(ctx, "debug")
@@ -49,7 +50,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// mission: F6
+// mission: F6, 10.5
 func TestAttributesComeFromTheContext(t *testing.T) {
 	records := record(t, slog.LevelInfo, func(ctx context.Context) {
 		outer := With(ctx, "account", "a1", "sandbox_id", "sbx_1")

@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// mission: 9.4
 func TestVersionNamesTheCommit(t *testing.T) {
 	for _, c := range []struct {
 		settings []debug.BuildSetting

@@ -65,6 +65,7 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
+// mission: 8.7
 func TestProcessesThatAreLeft(t *testing.T) {
 	impatient(t)
 	for name, start := range map[string]func(dir string) *exec.Cmd{
@@ -148,6 +149,7 @@ func TestFilesAndSocketsThatAreLeft(t *testing.T) {
 	}
 }
 
+// mission: 8.7
 func TestMountsThatAreLeft(t *testing.T) {
 	Root(t)
 	impatient(t)

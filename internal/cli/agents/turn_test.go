@@ -70,7 +70,7 @@ func TestTurnView(t *testing.T) {
 // TestReplyAlone checks that standard output gets the reply to the prompt and no other text of the agent: not that of
 // sub-agents, of turns that the agent begins by itself, of Harvest's own prompts, and of other prompts.
 //
-// mission: C3
+// mission: E3
 func TestReplyAlone(t *testing.T) {
 	t.Parallel()
 	events := []struct{ kind, data string }{
@@ -124,7 +124,7 @@ func TestReplyAlone(t *testing.T) {
 
 // TestTurnResult checks that a retry is not recommended after a permanent failure, and that leaving does not end a
 // turn.
-// mission: C3
+// mission: E3
 func TestTurnResult(t *testing.T) {
 	t.Parallel()
 	c := commands{cli.New("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)}

@@ -105,7 +105,7 @@ func (s *seat) sent(prompt string) {
 
 // TestTurn checks that the screen shows in each phase of a turn which event it waits for, and that finished text is
 // printed once.
-// mission: C3, E1
+// mission: E1
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -438,7 +438,7 @@ func TestCommands(t *testing.T) {
 }
 
 // TestNothingCommandsTheTerminal checks that text of the agent cannot control the terminal, whichever way it arrives.
-// mission: B4
+// mission: E3
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

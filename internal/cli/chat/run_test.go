@@ -147,7 +147,7 @@ func shows(t *testing.T, what fmt.Stringer, text string) {
 }
 
 // TestRunPlain checks that a conversation in lines has no escape sequence, and a word for each silence.
-// mission: C3
+// mission: E3
 func TestRunPlain(t *testing.T) {
 	t.Parallel()
 	w, server := newWire(t)

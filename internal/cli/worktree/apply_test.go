@@ -123,7 +123,7 @@ func (w *twin) change() {
 
 // TestApplyKinds checks that changes of each kind are applied beside the user's own changes, that --check changes
 // nothing, and that the index and the branch stay.
-// mission: C3, E3
+// mission: E3
 func TestApplyKinds(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)
@@ -158,7 +158,7 @@ func TestApplyKinds(t *testing.T) {
 
 // TestApplyConflicts checks that nothing is changed if one file conflicts, and that the error names the user's own
 // changes.
-// mission: C3, E3
+// mission: E3
 func TestApplyConflicts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -200,7 +200,7 @@ func TestApplyConflicts(t *testing.T) {
 
 // TestApplyLaterTurn checks that the changes of a later turn replace those that were applied before, beside the user's
 // own changes, and that nothing is lost if they cannot.
-// mission: C3, E3
+// mission: E3
 func TestApplyLaterTurn(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)
@@ -245,7 +245,7 @@ func TestApplyLaterTurn(t *testing.T) {
 }
 
 // TestApplySubmodules checks that changes of submodules are reported, and that the rest is applied.
-// mission: C3, E3
+// mission: E3
 func TestApplySubmodules(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)
@@ -268,7 +268,7 @@ func TestApplySubmodules(t *testing.T) {
 
 // TestMergeConflicts checks that --3way writes conflict markers where both sides have changed a file, merges the other
 // files, and leaves the index alone.
-// mission: C3, E3
+// mission: E3
 func TestMergeConflicts(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)

@@ -56,7 +56,7 @@ func (p *pair) cloned(req api.SessionRequest) []string {
 
 // TestCarryFromSubdirectory checks that the whole repository is carried from a subdirectory, and that the agent starts
 // in that directory, also in a work tree.
-// mission: C3, E3
+// mission: E3
 func TestCarryFromSubdirectory(t *testing.T) {
 	p := newPair(t)
 	for _, setting := range []string{"diff.noprefix", "diff.relative"} { // they change the format of patches
@@ -87,7 +87,7 @@ func TestCarryFromSubdirectory(t *testing.T) {
 
 // TestCarryNestedRepositories checks that files of nested repositories are carried, that changes in submodules are not,
 // and that the hints count and report them. The result is the same in a directory beside the repositories.
-// mission: C3
+// mission: E3
 func TestCarryNestedRepositories(t *testing.T) {
 	p := newPair(t)
 	p.git(p.person, "-c", "protocol.file.allow=always", "submodule", "add", "-q", p.agent, "module")
@@ -140,7 +140,7 @@ func TestCarryNestedRepositories(t *testing.T) {
 
 // TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents, also
 // from a work tree, which shares that list.
-// mission: C3, E3
+// mission: E3
 func TestCarryShallow(t *testing.T) {
 	p := newPair(t)
 	p.commit(p.person, "b", "Two")
@@ -176,7 +176,7 @@ func TestEmptyBundleIsRefused(t *testing.T) {
 }
 
 // TestCarryDepth checks that --depth limits the history of a directory, and that the branch of the request is kept.
-// mission: C3, E3
+// mission: E3
 func TestCarryDepth(t *testing.T) {
 	p := newPair(t)
 	for _, name := range []string{"one", "two"} {
@@ -202,7 +202,7 @@ func TestCarryDepth(t *testing.T) {
 
 // TestCarryOrigin checks that the address of an origin is kept for push and pull request without the user's name and
 // password, and that directories of this machine are left out.
-// mission: C3, E3
+// mission: E3
 func TestCarryOrigin(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
@@ -277,7 +277,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // TestCarryAuthor checks that uncommitted changes are by the author that git would use, from the environment first.
-// mission: C3
+// mission: E3
 func TestCarryAuthor(t *testing.T) {
 	p := newPair(t)
 	p.git(p.person, "config", "user.name", "Configured")

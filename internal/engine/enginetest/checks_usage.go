@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 )
 
-// mission: A12, 7.10
+// mission: A12
 
 var metered = needs(func(c engine.Capabilities) bool { return c.Usage }, "the engine announces no usage")
 

@@ -291,7 +291,7 @@ func serve(dir string) {
 	select {}
 }
 
-// mission: A5
+// mission: A4
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)

@@ -205,7 +205,7 @@ func TestInContainerWithCgroups(t *testing.T) {
 // TestLiveMountInContainer checks that a bucket can be mounted live in a container with the device /dev/fuse and
 // CAP_SYS_ADMIN: writes go both ways, and the mount ends with the sandbox.
 //
-// mission: A6, D4
+// mission: A6, D5
 func TestLiveMountInContainer(t *testing.T) {
 	testenv.Long(t)
 	if _, err := os.Stat("/dev/fuse"); err != nil {

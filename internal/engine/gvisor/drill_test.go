@@ -314,7 +314,7 @@ while time.monotonic() < until:
 	}
 }
 
-// mission: F5
+// mission: A9
 func TestProgramThatNeedsSharedLibraries(t *testing.T) {
 	t.Parallel()
 	_, err := gvisor.Open(t.Context(), gvisor.Options{Dir: t.TempDir(), Executable: "/bin/sh"})

@@ -84,10 +84,7 @@ func conformance(t *testing.T) {
 	})
 }
 
-// mission: A1
-// mission: A3
-// mission: A4
-// mission: A11
+// mission: A1, A3, A4, A11, 1.8, 1.9, 8.3
 func TestConformance(t *testing.T) {
 	testenv.Root(t)
 	conformance(t)

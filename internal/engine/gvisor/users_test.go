@@ -23,7 +23,7 @@ import (
 // TestSandboxesHaveUsersOfTheirOwn checks that the processes of a sandbox have unprivileged users of this machine that
 // no other sandbox has, also of another server and after a restart, and that files of volumes keep their owners.
 //
-// mission: 6.10
+// mission: A11
 func TestSandboxesHaveUsersOfTheirOwn(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)

@@ -38,7 +38,7 @@ func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCrea
 // TestBuckets checks that a sandbox mounts a bucket of Modal's, with an unnamed secret that has only the necessary
 // values.
 //
-// mission: D5 8.1
+// mission: D5
 func TestBuckets(t *testing.T) {
 	t.Parallel()
 	ctx, control := t.Context(), &secretive{}

@@ -263,7 +263,7 @@ func lose(n int, code codes.Code) func(int) (bool, error) {
 // TestAnswersThatAreLost checks that a sandbox that Modal has created is used or ended if Modal's answer was lost: it
 // is not left there.
 //
-// mission: 9.1 9.6
+// mission: A8
 func TestAnswersThatAreLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		plane *plane
@@ -336,7 +336,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 // TestLimitsThatAreReached checks that a creation that Modal refuses because a limit is reached is retried, each time
 // with a new key, since Modal may store its answers by key.
 //
-// mission: 9.1
+// mission: F3
 func TestLimitsThatAreReached(t *testing.T) {
 	p := newPlane(t)
 	p.mu.Lock()
@@ -361,7 +361,7 @@ func TestLimitsThatAreReached(t *testing.T) {
 
 // TestGPUs checks that the GPUs of a Spec are requested from Modal, and that an error says if none is free.
 //
-// mission: 9.1
+// mission: A6
 func TestGPUs(t *testing.T) {
 	p := newPlane(t)
 	e, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x"})
@@ -428,7 +428,7 @@ func (r *refusing) SandboxCreateV2(context.Context, *pb.SandboxCreateV2Request,
 	return nil, status.Error(codes.ResourceExhausted, "there are too many sandboxes")
 }
 
-// mission: 9.1
+// mission: F3
 func TestLimitsThatLast(t *testing.T) {
 	t.Setenv("MODAL_SANDBOX_V2", "1")
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
@@ -463,7 +463,7 @@ func TestLimitsThatLast(t *testing.T) {
 // TestProfiles checks that the credentials come from the active profile of ~/.modal.toml, or from the one that
 // MODAL_PROFILE names.
 //
-// mission: 9.1
+// mission: 9.1, F3
 func TestProfiles(t *testing.T) {
 	p := newPlane(t)
 	home := t.TempDir()

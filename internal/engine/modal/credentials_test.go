@@ -14,7 +14,7 @@ import (
 // TestConfigured checks that credentials are reported if and only if the SDK makes a call with them, and that missing
 // ones are named.
 //
-// mission: 9.1
+// mission: 9.1, 9.2, 9.6, F3
 func TestConfigured(t *testing.T) {
 	p := newPlane(t)
 	const whole, none = "", "there are no credentials for Modal"

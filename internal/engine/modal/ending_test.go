@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/modal/call"
 )
 
-// mission: 9.6
+// mission: A8
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	result := func(s pb.GenericResult_GenericStatus, said string) *pb.GenericResult {
@@ -156,7 +156,7 @@ func TestWait(t *testing.T) {
 // TestWaitThatIsRefused checks that a sandbox has not ended because Modal refuses to report its end: the end is
 // reported when Modal reports it, and the refusal when its lifetime is over.
 //
-// mission: 9.6
+// mission: A8
 func TestWaitThatIsRefused(t *testing.T) {
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
 	for code, want := range map[codes.Code]errors.Kind{codes.Unauthenticated: errors.Unavailable,

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
-// mission: 9.1
+// mission: A9, 9.2
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[errors.Kind]error{
@@ -180,7 +180,7 @@ func TestImages(t *testing.T) {
 // TestImagesOfAccounts checks that an account can neither start nor build on another account's images and snapshots,
 // and that no account's image replaces Harvest's own.
 //
-// mission: 10.3
+// mission: A7
 func TestImagesOfAccounts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -404,7 +404,7 @@ var local = []string{
 // TestModalIsSilent checks that every method returns an error when Modal no longer answers, at any call. The test
 // asserts only that each method returns, not how fast.
 //
-// mission: 9.1
+// mission: A3
 func TestModalIsSilent(t *testing.T) {
 	testenv.Long(t)
 	for _, of := range []any{&Engine{}, &images{}, &volumes{}, &modalVolume{}, &Sandbox{}} {
@@ -463,7 +463,7 @@ func (p *plane) hushed(t *testing.T, name string, passed int,
 
 // TestModalIsDeaf checks that calls do not wait for a server that accepts connections and sends nothing.
 //
-// mission: 9.1
+// mission: A3
 func TestModalIsDeaf(t *testing.T) {
 	p := newPlane(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,7 +13,7 @@ import (
 
 // TestQuotasAdmitUpToTheLimit checks that the last sandbox that fits is admitted, that the next one is not, and that
 // one error lists all exceeded quotas.
-// mission: A12
+// mission: A11
 func TestQuotasAdmitUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	quotas := reserve.Quotas{Sandboxes: 10, CPU: 1, Memory: 1 << 30}

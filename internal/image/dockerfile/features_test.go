@@ -715,7 +715,7 @@ func TestForceMakesFilesAnew(t *testing.T) {
 // TestMetadataSharesFiles checks that a build that changes no files shares the root file system of its base, and
 // that equal layers are written once.
 //
-// mission: 8.1
+// mission: B2
 func TestMetadataSharesFiles(t *testing.T) {
 	b := newBench(t, Options{})
 	same := func(one, two string) bool {

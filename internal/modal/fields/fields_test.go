@@ -16,7 +16,6 @@ import (
 
 // TestEveryFieldIsDecided walks the descriptors of the protocol: each field is served, refused or harmless, in
 // exactly one of the lists, and the lists name no field that does not exist. The documentation names the harmless ones.
-// mission: 8.1
 func TestEveryFieldIsDecided(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/modal.md")
 	if err != nil {
@@ -89,7 +88,7 @@ func message(name protoreflect.Name) protoreflect.MessageDescriptor {
 }
 
 // TestRefusedFields checks that options which restrict are refused, wherever they are, and not the empty ones.
-// mission: 8.1
+// mission: A6
 func TestRefusedFields(t *testing.T) {
 	decryption := pb.OutboundPolicy_TLSDecryption_builder{Allowed: true}.Build()
 	routes := pb.OutboundPolicy_builder{TlsDecryption: decryption}.Build()

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEnvironment reads the commands as an image build does. The values are quoted as Python's shlex.quote does.
-// mission: 8.1
+// mission: B2
 func TestEnvironment(t *testing.T) {
 	for line, want := range map[string]string{
 		`ENV V='/x:$PATH'`:           "/x:/bin",
@@ -63,7 +63,7 @@ func TestEnvironment(t *testing.T) {
 // the path of WORKDIR for the shell (shlex.quote), and puts arguments of ENTRYPOINT, CMD and SHELL in quotes without
 // escaping anything.
 //
-// mission: 8.1
+// mission: B2
 func TestSteps(t *testing.T) {
 	for _, c := range []struct {
 		line string

@@ -9,7 +9,7 @@ import (
 
 // TestOf checks which commands flush files, and which ones.
 //
-// mission: 8.1
+// mission: C1
 func TestOf(t *testing.T) {
 	direct := func(paths ...string) *syncs.Flush { return &syncs.Flush{Paths: paths} }
 	script := func(paths ...string) *syncs.Flush { return &syncs.Flush{Script: true, Paths: paths} }
@@ -53,7 +53,7 @@ func TestOf(t *testing.T) {
 
 // TestCovers checks which volumes belong to flushed paths.
 //
-// mission: 8.1
+// mission: C1
 func TestCovers(t *testing.T) {
 	f := &syncs.Flush{Paths: []string{"/data/in", "/other"}}
 	for dir, want := range map[string]bool{"/data": true, "/data/": true, "/other": true, "/oth": false,

@@ -15,7 +15,7 @@ import (
 // TestTicketsAllowOneThing checks that a URL works only as it was made: with its method and its key, and signed by the
 // same server. Each request is reported.
 //
-// mission: 9.1
+// mission: 6.10
 func TestTicketsAllowOneThing(t *testing.T) {
 	t.Parallel()
 	store, err := blobs.Open(t.TempDir(), blobs.Limits{})

@@ -119,7 +119,7 @@ func TestPutIsAllOrNothing(t *testing.T) {
 
 // TestLinksLeadNowhereElse checks that symbolic links, which sandboxes make, cannot lead reads and writes out.
 //
-// mission: 9.1
+// mission: C1
 func TestLinksLeadNowhereElse(t *testing.T) {
 	t.Parallel()
 	root, dir, staging := volume(t)

@@ -102,7 +102,7 @@ func TestFileFails(t *testing.T) {
 
 // TestKilledProcess checks that programs get an error when the process of a mount is killed, that this is reported, and
 // that written data is still stored, at once or as soon as S3 is back.
-// mission: D5, 1.5
+// mission: D5
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // TestFiles checks that file operations of programs work, and end up in the bucket.
-// mission: D5, 1.3, 1.5
+// mission: D5
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

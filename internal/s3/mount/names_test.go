@@ -44,7 +44,7 @@ func TestSeenInTime(t *testing.T) {
 
 // TestChangedMetadata checks that metadata that is changed through a mount stays changed there, also if the object's
 // time and content match an earlier list.
-// mission: 1.5
+// mission: D5
 func TestChangedMetadata(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

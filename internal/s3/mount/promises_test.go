@@ -53,7 +53,7 @@ func listed(t *testing.T, dir string) string {
 }
 
 // TestOpenAtTheEnd checks that files that are still open when a sandbox ends are stored, with the data written so far.
-// mission: D5, 1.5
+// mission: D5
 func TestOpenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -119,7 +119,7 @@ func TestReadAgain(t *testing.T) {
 
 // TestReserved checks that Harvest's own data below .harvest/ is neither visible nor changed: files that programs
 // create under that name are their own, with another key.
-// mission: 1.4
+// mission: D5
 func TestReserved(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -163,7 +163,7 @@ func TestReserved(t *testing.T) {
 
 // TestKeys checks that keys that no directory tree could have are handled: of a and a/b the file is visible, and
 // invalid paths are not. Directories have objects.
-// mission: 1.3
+// mission: D5
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -257,7 +257,7 @@ func TestMountOptions(t *testing.T) {
 
 // TestCopies checks that S3 changes metadata by copying an object onto itself, and renames a file by a copy: no data is
 // downloaded or uploaded.
-// mission: 1.5
+// mission: D5
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -408,7 +408,7 @@ func TestNotKept(t *testing.T) {
 
 // TestBesideSyncs checks that a mount and syncs understand each other's metadata. A mount leaves the manifest
 // unchanged: its files are visible with List. It does not see files that a sync stored as sparse.
-// mission: 1.4
+// mission: D5
 func TestBesideSyncs(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)

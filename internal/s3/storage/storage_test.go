@@ -250,7 +250,7 @@ func TestVersions(t *testing.T) {
 // TestRememberedOfAVolume checks that the recorded state of a place belongs to the volume that was synchronised, and
 // not to another, empty one: that one receives the files, and deletes nothing. A volume that was deleted and created
 // again is another volume.
-// mission: 2.4, 2.5
+// mission: D1
 func TestRememberedOfAVolume(t *testing.T) {
 	h := newHome(t, nil)
 	h.set(t, "acme", DefaultSecret, s3test.SecretKey)

@@ -148,7 +148,7 @@ func TestChecksumsOfOthers(t *testing.T) {
 }
 
 // Deletions have a CRC-32, and an MD5 for servers that want that instead.
-// mission: 2.4
+// mission: D1
 func TestDeletionsWithMD5(t *testing.T) {
 	for code, status := range map[string]int{"InvalidRequest": 400, "MissingContentMD5": 400,
 		"NotImplemented": 501, "": 0} {

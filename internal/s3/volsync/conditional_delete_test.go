@@ -29,7 +29,7 @@ func isDeletion(r *http.Request) bool {
 // TestDeletionsAreConditional checks that an object that is replaced between the check and the deletion stays, on a
 // server that honours conditions of single deletions only: versitygw, the embedded server, ignores the ETags of
 // DeleteObjects.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestDeletionsAreConditional(t *testing.T) {
 	t.Parallel()
 	loc := location(t)
@@ -117,7 +117,7 @@ func methods(a *asked) map[string]int {
 // TestDeletionsAskAsLittleAsPossible checks that a server that heeds the condition of a deletion gets one request for
 // each object, and two more for the first, and that any other server gets a check of each object and a deletion of
 // all.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestDeletionsAskAsLittleAsPossible(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -180,7 +180,7 @@ func TestDeletionsAskAsLittleAsPossible(t *testing.T) {
 
 // TestDeletionsSpareOthers checks that objects that are no longer those of the plan stay, on servers of each kind, and
 // that objects that no longer exist count as deleted, whichever comes first.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestDeletionsSpareOthers(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]*strictServer{

@@ -18,7 +18,8 @@ import (
 
 // TestFileWhereBucketHasDirectory stores a file where another program stored the object of a directory, or an object
 // beneath it, on a server that cannot have both. The directory stays and the file becomes a copy, in one sync. A sync
-// up says what to do, and that heals it. mission: 3.1, 3.2
+// up says what to do, and that heals it.
+// mission: 3.2, D2
 func TestFileWhereBucketHasDirectory(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"dir/", "dir/beneath"} {
@@ -61,7 +62,7 @@ func TestFileWhereBucketHasDirectory(t *testing.T) {
 
 // TestListLagsBehindManifest syncs with a list that shows nothing of the manifest that was just read, or only a part.
 // Nothing is deleted on either side.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestListLagsBehindManifest(t *testing.T) {
 	t.Parallel()
 	for _, o := range []Options{{Direction: plan.Both}, {Direction: plan.Down, Mirror: true}, {Direction: plan.Down}} {
@@ -99,7 +100,7 @@ func TestListLagsBehindManifest(t *testing.T) {
 
 // TestTouchTransfersNothing changes only the time of a large file. The other machine sets the time, in each direction,
 // and transfers no content.
-// mission: 3.1
+// mission: D2
 func TestTouchTransfersNothing(t *testing.T) {
 	t.Parallel()
 	for _, direction := range []plan.Direction{plan.Both, plan.Down} {
@@ -145,7 +146,7 @@ func TestTouchTransfersNothing(t *testing.T) {
 
 // TestDirectoryObjectWithoutMetadata stores the object of a directory without metadata behind the manifest. A machine
 // that then stores it too does not take over the mode of a file.
-// mission: 3.1, 3.2
+// mission: 3.2, D2
 func TestDirectoryObjectWithoutMetadata(t *testing.T) {
 	t.Parallel()
 	for place, machines := range places {

@@ -123,7 +123,7 @@ func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 
 // TestRolesAreRenewed checks that the credentials of a role are replaced before they expire, also in the middle of a
 // sync, and not more often.
-// mission: 2.4, 2.7
+// mission: 2.7
 func TestRolesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 
 // TestEmptySource checks that a sync never deletes all files of a side because the other side is empty, however few
 // they are, unless the deletion is allowed. This holds for a part of the volume, too.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestEmptySource(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

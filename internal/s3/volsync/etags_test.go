@@ -29,7 +29,7 @@ func (u untagged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestServerWithoutETags checks that a sync which needs ETags says that the server returns none, and blames no other
 // program. A sync down needs none.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestServerWithoutETags(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{"up": {Direction: plan.Up},

@@ -116,7 +116,7 @@ func TestLesserServer(t *testing.T) {
 
 // TestObjectDeletedBehindManifest deletes an object behind the manifest. A machine that does not list the bucket finds
 // that out when it fetches the object: nothing fails, and the next manifest does not have it.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestObjectDeletedBehindManifest(t *testing.T) {
 	t.Parallel()
 	for place, machines := range places {
@@ -145,7 +145,7 @@ func TestObjectDeletedBehindManifest(t *testing.T) {
 // TestObjectDeletedBehindEditOfSameSize deletes an object behind the manifest, after an edit that kept the size and the
 // time. The other machine has the old content in an inode that changed since its last sync, so that it compares the
 // contents before it fetches the object.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestObjectDeletedBehindEditOfSameSize(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -166,7 +166,7 @@ func TestObjectDeletedBehindEditOfSameSize(t *testing.T) {
 
 // TestLinkedObjectsDeletedBehindManifest deletes the objects of two names of a file behind the manifest. A machine that
 // does not list the bucket makes the second name once all files are in place, and finds then that it has no object.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestLinkedObjectsDeletedBehindManifest(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -187,7 +187,7 @@ func TestLinkedObjectsDeletedBehindManifest(t *testing.T) {
 // TestFileBehindManifestInPlaceOfDirectory makes a directory where another program has stored a file that no manifest
 // has, on a server that stores objects as files. A sync that does not list the bucket keeps both, whatever the server
 // refuses: the object of the directory, or a file beneath it.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestFileBehindManifestInPlaceOfDirectory(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]os.FileMode{"with an object": 0o711, "through its files": 0o755} {

@@ -27,7 +27,7 @@ func refusedMass(t *testing.T, err error, reason string) {
 
 // TestMassDeletion checks that a sync that would delete most files of one side deletes none of them and reports this,
 // unless the deletion is allowed.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestMassDeletion(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestMassDeletion(t *testing.T) {
 
 // TestEmptiedPlace checks that a place without any object, not even a manifest, does not empty a volume: the place was
 // emptied, or another server answers.
-// mission: 3.1, 3.6, D1
+// mission: 3.6, D1, D2
 func TestEmptiedPlace(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{"both": {Direction: plan.Both}, "down": {Direction: plan.Down,
@@ -225,7 +225,7 @@ func TestServerWithoutConditions(t *testing.T) {
 
 // TestDryRunNamesRefusal checks that a dry run reports that the guard would refuse the sync, and that it does not if
 // the deletion is allowed or small.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDryRunNamesRefusal(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 1)

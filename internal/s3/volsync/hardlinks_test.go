@@ -20,7 +20,7 @@ func linked(t *testing.T, dir, content string, names ...string) {
 
 // TestEditOfHardLinks edits a file with several names on one machine. The other machine gets the edit at all of the
 // names, without a conflict, although the replacement of each name changes the ctime of the others.
-// mission: 2.2, 3.1, D1
+// mission: 2.2, D1, D2
 func TestEditOfHardLinks(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 2)
@@ -42,7 +42,7 @@ func TestEditOfHardLinks(t *testing.T) {
 
 // TestHardLinkMadeLater makes two existing files with the same content one file with two names, and later gives it a
 // third name. The other machine has the same names of one file, and fetches nothing.
-// mission: 2.2, 3.1
+// mission: 2.2, D2
 func TestHardLinkMadeLater(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -60,7 +60,7 @@ func TestHardLinkMadeLater(t *testing.T) {
 }
 
 // TestDeletionOfHardLinks deletes all names of a file on one machine. The other machine deletes them in one sync.
-// mission: 2.2, 3.1
+// mission: 2.2, D2
 func TestDeletionOfHardLinks(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 2)
@@ -79,7 +79,7 @@ func TestDeletionOfHardLinks(t *testing.T) {
 
 // TestConflictOfHardLinks edits one name of a file by a replacement on one machine, and all names on the other. Both
 // contents stay.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestConflictOfHardLinks(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 2)
@@ -99,7 +99,7 @@ func TestConflictOfHardLinks(t *testing.T) {
 
 // TestUnchangedInode checks that a file counts as unchanged after a change of its ctime only if the sync itself removed
 // another name of it, and never after a change of its content or mode.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestUnchangedInode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestUnchangedInode(t *testing.T) {
 
 // TestDeletionBesideNewLink deletes a name of a file on one machine that gives it other names, while the other machine
 // gives it one of these, too. The deletion arrives, although the sync itself changes the file's ctime with a new name.
-// mission: 2.2, 3.1
+// mission: 2.2, D2
 func TestDeletionBesideNewLink(t *testing.T) {
 	t.Parallel()
 	all, direct, _ := machines(t, 2)
@@ -158,7 +158,7 @@ func TestDeletionBesideNewLink(t *testing.T) {
 
 // TestDeletionBesideNewMode deletes a name of a file and changes the file's mode on one machine. The deletion arrives
 // on the other one, which changes the mode through another name first or last.
-// mission: 2.2, 3.1
+// mission: 2.2, D2
 func TestDeletionBesideNewMode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a", "z"} {
@@ -202,7 +202,7 @@ func TestDeletionBesideOtherDeletion(t *testing.T) {
 
 // TestDeletionOfReceivedLink deletes a name of a file on a machine that got the name as a link in its last sync. The
 // deletion arrives: the name was on this machine.
-// mission: 2.2, 3.1
+// mission: 2.2, D2
 func TestDeletionOfReceivedLink(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} {

@@ -11,7 +11,7 @@ import (
 // TestFileHidesDirectory checks that a file in place of a directory deletes nothing that another machine changed
 // beneath it, on a server whose lists leave out the keys beneath an object, as MinIO's do.
 //
-// mission: 3.1
+// mission: D2
 func TestFileHidesDirectory(t *testing.T) {
 	t.Parallel()
 	loc := strictLocation(t, &strictServer{hiding: true})

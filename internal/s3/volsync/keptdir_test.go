@@ -18,7 +18,7 @@ import (
 // TestDirectoryOfChangedFileStays removes or renames a directory on one machine, while the other one changes something
 // beneath it. A change wins over a deletion, so the directory comes back too, with its own mode and time. Each machine
 // needs one sync, whichever comes first.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDirectoryOfChangedFileStays(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(t *testing.T, dir string){
@@ -91,7 +91,7 @@ func TestDirectoryOfChangedFileStays(t *testing.T) {
 
 // TestFileAndDirectoryChangeAlongPath does the same where a machine put a file or a link in the place of the directory:
 // the directory stays, and the file becomes a copy.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestFileAndDirectoryChangeAlongPath(t *testing.T) {
 	t.Parallel()
 	for place, machines := range places {
@@ -135,7 +135,7 @@ func editInPlace(t *testing.T, path, content string) {
 }
 
 // TestLargeDirectoryOfChangedFileStays does the same with more deleted files than a plan looks ahead.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestLargeDirectoryOfChangedFileStays(t *testing.T) {
 	t.Parallel()
 	x, y := twoAt(t, strictBucket(t))
@@ -176,7 +176,7 @@ func TestLargeDirectoryOfChangedFileStays(t *testing.T) {
 
 // TestDirectoryReturnsWithFileChangedMeanwhile changes a file while another machine's sync deletes it, together with
 // its directories: these return with their modes.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDirectoryReturnsWithFileChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	loc := strictLocation(t, &strictServer{})
@@ -207,7 +207,7 @@ func TestDirectoryReturnsWithFileChangedMeanwhile(t *testing.T) {
 
 // TestListedDirectoryKeepsItsTime syncs a directory that exists only in the keys of another program. All machines agree
 // on its mode and time.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestListedDirectoryKeepsItsTime(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -227,7 +227,7 @@ func TestListedDirectoryKeepsItsTime(t *testing.T) {
 
 // TestKilledRestoreKeepsModesOfDirectories ends a sync between the directories and the end: the next sync does not take
 // the modes of unfinished directories for changes.
-// mission: 3.1, A8
+// mission: A8, D2
 func TestKilledRestoreKeepsModesOfDirectories(t *testing.T) {
 	t.Parallel()
 	loc := strictLocation(t, &strictServer{})

@@ -22,7 +22,7 @@ import (
 
 // TestMirrorDownKeepsWhatBothSidesHave mirrors a bucket with the keys a and a/b, which no directory can have, down over
 // a volume that has one of them. Then a sync in both directions finds both contents: nobody deleted either.
-// mission: 3.1, 3.2, D1
+// mission: 3.2, D1, D2
 func TestMirrorDownKeepsWhatBothSidesHave(t *testing.T) {
 	t.Parallel()
 	contents := map[string]string{"a": "of the file", "a/b": "beneath it"}
@@ -58,7 +58,7 @@ func TestMirrorDownKeepsWhatBothSidesHave(t *testing.T) {
 
 // TestMirrorDownOverDirectories mirrors a file down over a directory: its files are deleted as any others are, so after
 // the guard has counted them, and files that the sync has not seen stay.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestMirrorDownOverDirectories(t *testing.T) {
 	t.Parallel()
 	for _, large := range []bool{false, true} {
@@ -152,7 +152,7 @@ func TestNothingLeftToKeep(t *testing.T) {
 // TestMirrorDownKeepsLaterChanges checks that a mirror down removes neither a file that changed since the sync saw it,
 // and that is in the way of a directory, nor one in a directory that is in the way of a file. The file that fails then
 // does not count as deleted here.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestMirrorDownKeepsLaterChanges(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -193,7 +193,7 @@ func TestMirrorDownKeepsLaterChanges(t *testing.T) {
 
 // TestMirrorDownDeletesNothingThere checks that a file that a mirror down could not put in place of a directory does
 // not count as deleted here, if the manifest is this machine's own, with the inode that the file had.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestMirrorDownDeletesNothingThere(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -222,7 +222,7 @@ func TestMirrorDownDeletesNothingThere(t *testing.T) {
 
 // TestDirectoriesReplaceAbsentObjects checks that a directory replaces a file whose object another program has deleted
 // already.
-// mission: 3.1
+// mission: D2
 func TestDirectoriesReplaceAbsentObjects(t *testing.T) {
 	t.Parallel()
 	all, direct, _ := machines(t, 2)
@@ -240,7 +240,7 @@ func TestDirectoriesReplaceAbsentObjects(t *testing.T) {
 
 // TestDirectoriesReplaceFilesUnguarded checks that files that directories replace are not part of a
 // mass deletion, in the volume and in the bucket.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDirectoriesReplaceFilesUnguarded(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
@@ -261,7 +261,7 @@ func TestDirectoriesReplaceFilesUnguarded(t *testing.T) {
 
 // TestConflictNamesOfTheBucket checks that a conflict copy whose name the bucket has already, with another content,
 // replaces nothing: all contents are on all machines.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestConflictNamesOfTheBucket(t *testing.T) {
 	t.Parallel()
 	for name, list := range map[string]bool{"unlisted": false, "listed": true} {
@@ -317,7 +317,7 @@ func TestConflictNamesOfTheBucket(t *testing.T) {
 
 // TestConflictCopiesReplaceNothing checks that a link that is kept as a conflict copy does not replace a file that gets
 // the name of the copy meanwhile.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestConflictCopiesReplaceNothing(t *testing.T) {
 	t.Parallel()
 	loc := strictLocation(t, &strictServer{})
@@ -364,7 +364,7 @@ func TestConflictCopiesReplaceNothing(t *testing.T) {
 // TestDirectoryKeepsModeBesideFile makes a directory with an unusual mode on one machine, and a file of the same name
 // on the other, whose sync runs before the manifest has the directory. Both stay, and the directory keeps its mode:
 // the other machine does not know it, and makes no directory of its own.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestDirectoryKeepsModeBesideFile(t *testing.T) {
 	t.Parallel()
 	all, _, a := machines(t, 2)

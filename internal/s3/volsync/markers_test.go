@@ -42,7 +42,7 @@ func orphans(t *testing.T, b *object.Bucket, dir string) (all []string) {
 // TestNoOrphanDirectories runs the sync of another machine at each request of a sync. Whatever the two changed, no
 // object of a directory stays that neither machine has any more, and no sync needs a list for that. A directory that
 // one machine changed stays.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestNoOrphanDirectories(t *testing.T) {
 	t.Parallel()
 	for _, mine := range []string{"chmod", "make"} {

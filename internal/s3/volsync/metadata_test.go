@@ -70,7 +70,7 @@ func overlaps() map[string]overlapping {
 // TestMetadataOutlivesAnOverlap changes metadata on one machine. Its sync stores no content, so only the manifest has
 // the change. Before the manifest is stored, the other machine's sync comes between, or the process is killed and the
 // other machine syncs. The next sync still knows that the change is this machine's, and keeps it.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestMetadataOutlivesAnOverlap(t *testing.T) {
 	t.Parallel()
 	for name, o := range overlaps() {

@@ -18,7 +18,7 @@ import (
 
 // TestModelMinIO checks that two-way synchronization loses nothing on MinIO, a third implementation of S3.
 // HARVEST_TEST_MINIO is its program, which `make test-s3` builds from tools/peers/minio.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestModelMinIO(t *testing.T) {
 	testenv.Long(t)
 	program := os.Getenv("HARVEST_TEST_MINIO")

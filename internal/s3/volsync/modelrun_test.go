@@ -29,7 +29,7 @@ import (
 // TestModel checks that no content is lost without having been replaced or deleted, whatever the machines do and
 // whenever their syncs overlap or are killed, and that all machines end with the same files. HARVEST_TEST_SEEDS sets
 // the number of histories, each of 100 steps.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestModel(t *testing.T) {
 	model(t, func(*testing.T) modelServer {
 		server := &strictServer{}
@@ -39,7 +39,7 @@ func TestModel(t *testing.T) {
 }
 
 // TestModelEmbedded checks that the same holds on Harvest's embedded S3.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestModelEmbedded(t *testing.T) {
 	testenv.Long(t)
 	model(t, func(t *testing.T) modelServer { return modelAt(t, location(t)) })

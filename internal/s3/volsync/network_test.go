@@ -328,7 +328,7 @@ func TestAwayForLong(t *testing.T) {
 // TestLostAnswersAreNoConflicts loses the answers to the first request that stores each file and link, after the server
 // has stored it. The repeated requests are refused, since there is an object now: that is the sync's own, and no
 // conflict.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestLostAnswersAreNoConflicts(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Options{"up": {Direction: plan.Up}, "both": {Direction: plan.Both},
@@ -552,7 +552,7 @@ func TestPassingObjects(t *testing.T) {
 
 // TestServerThatIsSilent checks that a server that accepts a request and never answers counts as down, and gets only
 // one request.
-// mission: 2.4, 5.4
+// mission: 2.5
 func TestServerThatIsSilent(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

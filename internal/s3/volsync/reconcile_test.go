@@ -15,7 +15,7 @@ import (
 
 // TestBothWithoutMemory checks that a tree that both sides already have, when a machine first synchronises it in both
 // directions, conflicts only where it differs.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestBothWithoutMemory(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		t.Run(map[bool]string{true: "manifest", false: "list"}[stored], func(t *testing.T) {

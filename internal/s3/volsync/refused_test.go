@@ -135,7 +135,7 @@ func TestSweep(t *testing.T) {
 }
 
 // TestSweptLater checks that a later sync removes abandoned uploads of earlier syncs, once a day, and nothing else.
-// mission: 2.4, D4
+// mission: 2.4, D1
 func TestSweptLater(t *testing.T) {
 	for _, versioned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("versioned=%t", versioned), func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // TestDirectoryReplacedByFile replaces a directory by a file, or by a link, on one machine. Nothing changed on the
 // other one, so this is no conflict: the file takes the directory's place there, too. If the other machine changed
 // something beneath the directory, the directory stays, and the file becomes a copy.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDirectoryReplacedByFile(t *testing.T) {
 	t.Parallel()
 	places := map[string]func(t *testing.T) []*machine{
@@ -79,7 +79,7 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 
 // TestEmptyDirectoryReplaced replaces an empty directory by a file: one sync is enough on either machine, also on a
 // server that cannot have both objects.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestEmptyDirectoryReplaced(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 2)
@@ -99,7 +99,7 @@ func TestEmptyDirectoryReplaced(t *testing.T) {
 
 // TestMirrorUpReplacesDirectory mirrors a file up that replaced a directory: one sync is enough, also on a server that
 // cannot have the objects of both.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestMirrorUpReplacesDirectory(t *testing.T) {
 	t.Parallel()
 	all, b, _ := machines(t, 1)
@@ -117,7 +117,7 @@ func TestMirrorUpReplacesDirectory(t *testing.T) {
 
 // TestFileReplacedByDirectoryBehindManifest replaces a file by a directory, after another program has stored another
 // object at the file's key. Both stay, and no sync fails, with a list or without.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestFileReplacedByDirectoryBehindManifest(t *testing.T) {
 	t.Parallel()
 	for place, machines := range places {

@@ -20,7 +20,7 @@ import (
 // TestPathsThatComeBackAfterAnInterruptionStay moves files away, lets a sync store that and end before it has recorded
 // it on the machine, and moves the files back. The sync itself has deleted them in the bucket: that is no deletion by
 // others, although the machine's record says that both sides had the files.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestPathsThatComeBackAfterAnInterruptionStay(t *testing.T) {
 	t.Parallel()
 	away := map[string]func(dir string) (undo func()){
@@ -77,7 +77,7 @@ func moved(t *testing.T, from, to string) (undo func()) {
 // TestFilesStoredAgainAfterAnInterruptionStay ends a sync after it has deleted files of the volume that another machine
 // deleted, and before it has recorded that. Then the other machine moves the files back: with equal contents, they have
 // the same ETags. This machine did not delete them, although its record says that both sides had them.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestFilesStoredAgainAfterAnInterruptionStay(t *testing.T) {
 	t.Parallel()
 	for what, away := range map[string]func(dir string) (undo func()){
@@ -144,7 +144,7 @@ func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list boo
 
 // TestFilesThatComeBackAreNotSentAgain moves a file away and back, with a sync in between that ends before it has
 // stored its deletion. The bucket still has the content: it is neither a conflict, nor sent a second time.
-// mission: 3.1
+// mission: D2
 func TestFilesThatComeBackAreNotSentAgain(t *testing.T) {
 	t.Parallel()
 	for how, list := range map[string]bool{"unlisted": false, "listed": true} {
@@ -180,7 +180,7 @@ func TestFilesThatComeBackAreNotSentAgain(t *testing.T) {
 // TestEditedFilesThatComeBackAreNoConflict checks that a file whose object a directory replaced, before the sync was
 // interrupted, can come back with other content: the bucket has no object that the edit could conflict with, although
 // its manifest has one.
-// mission: 3.1
+// mission: D2
 func TestEditedFilesThatComeBackAreNoConflict(t *testing.T) {
 	t.Parallel()
 	for server, strict := range map[string]bool{"strict": true, "embedded": false} {
@@ -244,7 +244,7 @@ func interruptedAtManifest(t *testing.T, a *asked, m *machine, o Options) {
 // TestDeletionsAfterInterruptionsCount checks that a file that a sync deleted in the volume before it was interrupted,
 // and that the next sync, interrupted too, fetched again, is deleted everywhere if the user deletes it: it is no longer
 // the file that the first sync deleted.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDeletionsAfterInterruptionsCount(t *testing.T) {
 	t.Parallel()
 	all, direct, a := machines(t, 2)
@@ -274,7 +274,7 @@ func TestDeletionsAfterInterruptionsCount(t *testing.T) {
 
 // TestDeletionsOfOthersCount checks that another machine's deletion of a file is one, although a sync of this machine
 // that was interrupted was to delete an earlier object of the path.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestDeletionsOfOthersCount(t *testing.T) {
 	t.Parallel()
 	all, _, a := machines(t, 2)

@@ -148,7 +148,7 @@ func asks(a *asked, method, what string, do func()) {
 
 // TestOverlapKeepsBothEdits checks that both edits survive everywhere if two machines edit a file and their syncs
 // overlap, and that one is reported as a conflict.
-// mission: 3.1, D1
+// mission: D1, D2
 func TestOverlapKeepsBothEdits(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string][2]string{
@@ -185,7 +185,7 @@ func TestOverlapKeepsBothEdits(t *testing.T) {
 
 // TestKilledBeforeManifest checks that a machine whose sync was killed between an object and the manifest sees an edit
 // that another machine made meanwhile.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestKilledBeforeManifest(t *testing.T) {
 	t.Parallel()
 	for _, gently := range []bool{true, false} {
@@ -311,7 +311,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 }
 
 // TestReplacedByRename checks that a file that is replaced by another one of equal size and time counts as changed.
-// mission: 3.1
+// mission: D2
 func TestReplacedByRename(t *testing.T) {
 	t.Parallel()
 	for _, list := range []bool{false, true} {
@@ -356,7 +356,7 @@ func TestReplacedByRename(t *testing.T) {
 
 // TestEditedInDisguise checks that an edit in place that keeps size and time is detected, also after another machine
 // has written the manifest or the same file.
-// mission: 3.1
+// mission: D2
 func TestEditedInDisguise(t *testing.T) {
 	t.Parallel()
 	all, _, _ := machines(t, 2)
@@ -417,7 +417,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 
 // TestFileAndDirectory checks that a file on one side and a directory on the other are merged: the directory stays, the
 // file becomes a copy, and later syncs find no conflict.
-// mission: 3.1
+// mission: D2
 func TestFileAndDirectory(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"new", "was a file", "was a directory"} {
@@ -465,7 +465,7 @@ func TestFileAndDirectory(t *testing.T) {
 }
 
 // TestForeignWritesAreKept checks that an object that another program stored meanwhile is not overwritten unread.
-// mission: 3.1
+// mission: D2
 func TestForeignWritesAreKept(t *testing.T) {
 	t.Parallel()
 	for _, direction := range []plan.Direction{plan.Both, plan.Up} {
@@ -505,7 +505,7 @@ func TestForeignWritesAreKept(t *testing.T) {
 }
 
 // Metadata of one side and content of the other are both kept, and metadata that changed is a change.
-// mission: 3.1
+// mission: D2
 func TestMetadataAgainstContent(t *testing.T) {
 	t.Parallel()
 	names := []string{"chmod", "chmod-deleted", "touch", "xattr", "both-modes"}
@@ -563,7 +563,7 @@ func TestMetadataAgainstContent(t *testing.T) {
 
 // TestInterruptedDeletion checks that a deletion that an interrupted sync had decided still holds, and that the file
 // does not come back.
-// mission: 3.1
+// mission: D2
 func TestInterruptedDeletion(t *testing.T) {
 	t.Parallel()
 	all, _, a := machines(t, 2)

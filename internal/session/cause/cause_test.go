@@ -3,7 +3,7 @@ package cause
 import "testing"
 
 // TestCauses checks which failures of a turn are permanent.
-// mission: C3
+// mission: E1
 func TestCauses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Cause{

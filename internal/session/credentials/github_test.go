@@ -26,7 +26,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // TestGitHubIsReachedByTheAccountsClient checks that all requests to the address in an account's secret, for a token of
 // an App, a pull request and the end of a token, are sent by the client of that account.
 //
-// mission: 6.10
+// mission: A7
 func TestGitHubIsReachedByTheAccountsClient(t *testing.T) {
 	t.Parallel()
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -15,7 +15,7 @@ import (
 // TestCauseOfAnswers checks that the cause of a failed request is that of the answer's status and type, and that the
 // program in the sandbox still gets the whole answer. The bodies have the forms of the APIs' documentation.
 //
-// mission: C3
+// mission: E1
 func TestCauseOfAnswers(t *testing.T) {
 	t.Parallel()
 	anthropic := func(kind, message string) string {

@@ -98,7 +98,7 @@ func TestPrepare(t *testing.T) {
 // TestMemory checks that the memory of a repository starts with the seed of the sandbox's image, and that a session
 // starts without the seed if it cannot be read as one.
 //
-// mission: E6
+// mission: C3, E6
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const seed = `{"entities":[{"name":"rule","entityType":"rule","observations":["x"]}],"relations":[]}`
@@ -305,7 +305,7 @@ func TestLeftSandboxes(t *testing.T) {
 
 // TestReplacement checks that a sandbox that replaces an earlier one starts from the last files of that one.
 //
-// mission: C3
+// mission: E4
 func TestReplacement(t *testing.T) {
 	t.Parallel()
 	const snapshot = "img_00000000000000ff"
@@ -386,7 +386,7 @@ func TestSpare(t *testing.T) {
 
 // TestModelKeysAreWithheld checks that the key of a model is not in the environment of the sandbox.
 //
-// mission: 4.10
+// mission: 9.4
 func TestModelKeysAreWithheld(t *testing.T) {
 	t.Parallel()
 	v := vault(t)

@@ -43,7 +43,7 @@ func opened(t *testing.T, dir string, limit int64, life time.Duration) *Store {
 
 // TestUploadIsClaimed checks that several sessions can use an upload, that their files outlive it and the Store, and
 // that other accounts cannot use it.
-// mission: C3
+// mission: E3
 func TestUploadIsClaimed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func TestUploadIsClaimed(t *testing.T) {
 
 // TestAbandonedUploadsGo checks that nothing stays of uploads that break off, that a crash cut off, or that are not
 // used.
-// mission: C3
+// mission: E3
 func TestAbandonedUploadsGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -121,7 +121,7 @@ func TestAbandonedUploadsGo(t *testing.T) {
 }
 
 // TestUploadLimits checks the limits of one upload and of all uploads of an account.
-// mission: C3
+// mission: E3
 func TestUploadLimits(t *testing.T) {
 	t.Parallel()
 	s := opened(t, t.TempDir(), 1<<20, Life)

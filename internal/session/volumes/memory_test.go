@@ -8,6 +8,7 @@ import (
 )
 
 // TestMemoryOfRepository checks which volume of memory is mounted for a repository: the same for each of its addresses.
+// mission: C3
 func TestMemoryOfRepository(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]workspace.Repository{

@@ -139,7 +139,7 @@ func (s *scripts) bundle(base, start string) (heads []string, code int) {
 
 // TestCloneOfShallowBundle checks that the commits of a shallow repository can be cloned from its bundle, and that the
 // agent's commits go back into it: on the checked-out branch, on another branch and with a detached HEAD.
-// mission: C3, E3
+// mission: E3
 func TestCloneOfShallowBundle(t *testing.T) {
 	for name, branch := range map[string]string{"checked out": "main", "another": "other", "detached": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestCloneOfShallowBundle(t *testing.T) {
 
 // TestCloneOfBundle checks that a repository made from a bundle is like one that git clone makes, for each hash, with
 // and without an origin, and that bundles without the whole history, and other data, are refused.
-// mission: C3, E3
+// mission: E3
 func TestCloneOfBundle(t *testing.T) {
 	const origin = "https://example.org/o/n.git"
 	for name, c := range map[string]struct {
@@ -359,7 +359,7 @@ func TestFilesBelowUnfetchedSubmodulesAreReported(t *testing.T) {
 }
 
 // TestDiffScriptIgnoresSettings checks that a patch can be applied whatever the agent's settings of git are.
-// mission: C3, E3
+// mission: E3
 func TestDiffScriptIgnoresSettings(t *testing.T) {
 	s := newScripts(t)
 	s.project()

@@ -21,6 +21,7 @@ import (
 )
 
 // TestModalClaude checks that the document's section 4 holds with the real Claude, line by line.
+// mission: 8.6
 func TestModalClaude(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

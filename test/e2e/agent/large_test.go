@@ -16,7 +16,7 @@ import (
 
 // TestLargeRepository checks that a session of a directory with 600 MB of commits begins, and that neither the command
 // line nor the server holds the commits in memory.
-// mission: C3, 9.4
+// mission: E3
 func TestLargeRepository(t *testing.T) {
 	testenv.Long(t)
 	h := host.New(t, "gvisor", host.GVisor(t))

@@ -16,7 +16,7 @@ import (
 // TestPromptWaitsForSlowServer checks that the real Claude gets its first prompt only when all four servers of the
 // agent image are ready, also if one of them starts ten seconds late.
 //
-// mission: E1, C3
+// mission: E1, E5
 func TestPromptWaitsForSlowServer(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -87,7 +87,7 @@ func scriptTurns(stub *modeltest.Stub) {
 // cost, diff, branch. The conversation continues in another sandbox when the first is gone. Neither sandbox contains
 // the model's key.
 //
-// mission: E1, E2, E3, E4, E7
+// mission: E1, E2, E3, E4, E7, 8.6
 func TestRealAgents(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"claude", "opencode"} {

@@ -13,7 +13,7 @@ import (
 
 // TestWaysToTheModel checks that the real programs reach their model in each supported way: with the token of a
 // subscription, and at Amazon Bedrock.
-// mission: E1, E2, 4.2
+// mission: E1, E2, 4.8, 9.4
 func TestWaysToTheModel(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -103,7 +103,7 @@ var redirections = []redirection{
 
 // TestRepositoryCannotRedirectModel checks that a repository's own settings lead the real programs neither to another
 // model, which the sandbox can reach, nor to other credentials, and that an event names the settings that are not used.
-// mission: E1, E2, 4.2
+// mission: E1, E2
 func TestRepositoryCannotRedirectModel(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

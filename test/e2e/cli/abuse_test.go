@@ -158,7 +158,7 @@ func sysrqLines(t *testing.T) int {
 // TestAbuse checks that sandboxed programs reach no device, process or setting of the host, and no interface of its
 // kernel.
 //
-// mission: 6.10
+// mission: A11
 func TestAbuse(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestAbuse(t *testing.T) {
 	tryAbuse(t, host.New(t, "gvisor", host.GVisor(t)))
 }
 
-// mission: 6.10
+// mission: A11
 func TestAbuseRootless(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

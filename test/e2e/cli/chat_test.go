@@ -120,7 +120,8 @@ func (w *window) ends() {
 }
 
 // A conversation in a terminal of 80 x 24: prompt, streamed answer, folded tool, question, stop, changes,
-// hand-back, resume, end. mission: A4, C3, E1
+// hand-back, resume, end.
+// mission: A4, E1, E3
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
@@ -216,7 +217,7 @@ func overSSH(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 }
 
 // TestConversationOverSSH checks that the conversation works through ssh in a terminal of 80 x 24.
-// mission: A4, C3
+// mission: A4, E3
 func TestConversationOverSSH(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
@@ -245,7 +246,7 @@ func TestConversationOverSSH(t *testing.T) {
 
 // TestCompare checks in a terminal that the number of the session to keep is asked, and that Ctrl-C leaves the
 // sessions, whose agents go on.
-// mission: A4, C3
+// mission: A4, E3
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)

@@ -126,7 +126,7 @@ func TestClientKilled(t *testing.T) {
 }
 
 // The server is killed while commands run: the next one has their whole output and exit codes.
-// mission: A5
+// mission: A4
 func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {

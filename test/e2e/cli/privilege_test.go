@@ -21,7 +21,7 @@ import (
 // TestCapabilities checks that the processes of a server that root started have given up all capabilities that they do
 // not use, in all threads, and that gVisor's processes have theirs in their own user namespace only.
 //
-// mission: 6.10
+// mission: A11
 func TestCapabilities(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -26,7 +26,7 @@ type sandboxUse struct {
 
 // TestSandboxStats checks that a sandbox's usage is shown while it works and after its end, on the command line, over
 // HTTP and to Prometheus.
-// mission: A12, 7.10
+// mission: A12
 func TestSandboxStats(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "gvisor", host.GVisor(t))

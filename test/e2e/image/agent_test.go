@@ -28,7 +28,7 @@ func TestAgentImageBuilds(t *testing.T) {
 
 // The agent image builds from the README's command, and everything in it works as the user agent.
 //
-// mission: B3
+// mission: B3, E6
 func TestAgentImage(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

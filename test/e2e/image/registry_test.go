@@ -86,7 +86,7 @@ func registryOf(t *testing.T, config v1.Config, layers ...[]byte) string {
 }
 
 // TestImageOfARegistry checks that a sandbox runs from an image of a registry, which is fetched on request.
-// mission: B2
+// mission: B2, 1.1
 func TestImageOfARegistry(t *testing.T) {
 	t.Parallel()
 	setup := host.GVisor(t)

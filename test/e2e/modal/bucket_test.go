@@ -67,7 +67,7 @@ func (b *bucketClient) own(t *testing.T) int {
 // TestModalBucket checks that Modal's own SDK mounts a bucket of a real S3 server in one of our sandboxes, which reads
 // and writes it there.
 //
-// mission: D5 8.1 F4
+// mission: D5, F4
 func TestModalBucket(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)

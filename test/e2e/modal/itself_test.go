@@ -29,7 +29,7 @@ var leftOfModalItself = map[string]string{
 // TestModalItself checks that the live tests of Modal's Go SDK pass against Modal itself. The result shows whether
 // Harvest or the suite has changed.
 //
-// mission: 8.1
+// mission: 8.1, 8.2, 8.3, F3
 func TestModalItself(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -106,7 +106,7 @@ func (u uploads) block(volume, name, text string) {
 
 // TestModalLocalFiles checks local files in images and sandboxes, and files of volumes from outside, on gVisor.
 //
-// mission: 8.1
+// mission: B2, C1
 func TestModalLocalFiles(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

@@ -51,7 +51,7 @@ server.serve_forever()
 // TestModalMemory checks that snapshots of memory work with Modal's Go SDK, on gVisor: the server is killed in between,
 // and two sandboxes continue from the state of the first one.
 //
-// mission: 8.1 8.6 A4
+// mission: A4, A10
 func TestModalMemory(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)
@@ -309,7 +309,7 @@ func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 // TestModalMemoryIsMadeOnce checks that a client whose server is killed during a snapshot of memory gets the snapshot
 // from the next server by its automatic retry, and that there is no second one. The sandbox keeps running until then.
 //
-// mission: 8.6 A8
+// mission: A8, A10
 func TestModalMemoryIsMadeOnce(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.Of(t, testenv.FaultBinary(t))

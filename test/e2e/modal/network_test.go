@@ -49,7 +49,7 @@ var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.
 // authority, and sandboxes that reach only the targets that their client allows. Server, SDK and internet are in a
 // network namespace, which is not reachable from elsewhere.
 //
-// mission: 8.4 9.2
+// mission: A6
 func TestModalNetwork(t *testing.T) {
 	testenv.Long(t)
 	if dir := os.Getenv(apartDir); dir != "" {

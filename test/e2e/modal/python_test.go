@@ -113,7 +113,7 @@ func (p *pythonClient) write(path, mode, content string) {
 // TestModalPython calls what Python's SDK calls for an app with a sandbox of the first generation on gVisor, its
 // output, input and files, and for a Dict.
 //
-// mission: 8.1
+// mission: A1
 func TestModalPython(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

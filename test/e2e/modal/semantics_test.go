@@ -29,7 +29,7 @@ import (
 
 // TestModalSemantics checks that isolation, limits and tunnels are real, which the suites of Modal's SDK do not test.
 //
-// mission: 8.4 8.5 9.2 9.3
+// mission: A6, A11
 func TestModalSemantics(t *testing.T) {
 	h := modalhost.New(t)
 	m := newModalClient(t, h, "semantics")
@@ -321,7 +321,7 @@ var javaScript []byte
 // TestModalJavaScript checks that Modal's JavaScript SDK works as published in the registry: create, exec, stdin,
 // files, snapshots of files and of memory.
 //
-// mission: 8.1
+// mission: A1, A4, A10
 func TestModalJavaScript(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -76,7 +76,7 @@ func answers[P any](t *testing.T, from modaltest.Container[P], names ...string) 
 // TestModalSidecars checks that a sandbox and its sidecars find each other by name, also without the internet, as
 // the proxies of Modal's guide require, and that nothing else is reached that way.
 //
-// mission: 8.1
+// mission: A6
 func TestModalSidecars(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)
@@ -87,7 +87,7 @@ func TestModalSidecars(t *testing.T) {
 
 // TestModalSidecarsWithoutRoot is TestModalSidecars with a server of an ordinary user.
 //
-// mission: 8.1 A9
+// mission: A6, A9
 func TestModalSidecarsWithoutRoot(t *testing.T) {
 	testenv.Long(t)
 	newSidecars(t, modalhost.Ordinary(t)).find()
@@ -170,7 +170,7 @@ func (s *sidecars) block() {
 // TestModalSidecarsOfSnapshots checks that a snapshot of memory has no sidecars: those of the sandbox end with it, and
 // the restored sandbox can have others under the same names.
 //
-// mission: 8.1 A4
+// mission: A4, A6
 func TestModalSidecarsOfSnapshots(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)

@@ -13,7 +13,7 @@ import (
 // TestModalSteps builds an image from steps as Python's SDK sends them, one image a step, and checks in a sandbox what
 // they have done. The sandbox runs the image's entrypoint with its command.
 //
-// mission: 8.1
+// mission: B2
 func TestModalSteps(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

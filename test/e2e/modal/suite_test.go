@@ -101,7 +101,7 @@ func liveTests(t *testing.T) []string {
 // TestModalSandboxSuite checks that the live sandbox tests of Modal's Go SDK pass, unchanged, against our server.
 // testdata lists the live tests.
 //
-// mission: 8.1 8.2
+// mission: A1, A4, A6
 func TestModalSandboxSuite(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestModalSandboxSuite(t *testing.T) {
 
 // The tests of the SDK's file operations, unchanged.
 //
-// mission: 8.3
+// mission: A4
 func TestModalFilesSuite(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 // TestModalSync checks that sync commits a volume while the sandbox runs, as in Modal's guide on volumes: as a command,
 // in a script, and in a sidecar. Other sandboxes see the files when they reload.
 //
-// mission: 8.1
+// mission: C1, 8.4
 func TestModalSync(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

@@ -37,7 +37,7 @@ import (
 // TestModalWays covers features that the suites of Modal's SDK leave out, with the SDK and with the engine modal, on
 // gVisor.
 //
-// mission: 8.4 8.5 9.1
+// mission: A6
 func TestModalWays(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

@@ -43,7 +43,7 @@ func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 // TestModalEngineBucket checks that Modal mounts a bucket for the engine modal: commands read and write it, copies of
 // the sandbox mount it too, and errors are reported before anything is created.
 //
-// mission: D5 8.1 F4
+// mission: D5, F4
 func TestModalEngineBucket(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestModalEngineBucket(t *testing.T) {
 // TestModalBucketCarriedOver checks that a sandbox keeps its bucket when it is carried over, also by a server that has
 // not created it.
 //
-// mission: A3 D5
+// mission: A5, D5
 func TestModalBucketCarriedOver(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

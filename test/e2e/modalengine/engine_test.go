@@ -45,7 +45,7 @@ var leftOfModal = map[string]string{
 // TestModalEngine checks that the engine modal passes the conformance suite through the official SDK and gRPC, with our
 // own server in Modal's place.
 //
-// mission: A3 A4 8.1
+// mission: A3, A4, 5.3, F3
 func TestModalEngine(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv(modalEngineEnv)
@@ -91,7 +91,7 @@ func TestModalEngine(t *testing.T) {
 // TestModalEngineRun checks that the command line with the engine modal runs code, and reports problems with the
 // credentials.
 //
-// mission: A1 8.1
+// mission: A1, 9.2
 func TestModalEngineRun(t *testing.T) {
 	t.Parallel()
 	h := modalhost.WithBase(t)

@@ -120,7 +120,7 @@ func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 // TestModalEngineFleet checks that each account has its own app at Modal, that sandboxes have the internet by default,
 // that their ports are reachable, and that a sandbox which is ended at Modal becomes lost, with the reason.
 //
-// mission: A6 8.1 9.6
+// mission: A6, A7, 1.4, 5.6
 func TestModalEngineFleet(t *testing.T) {
 	testenv.Long(t)
 	f := newModalFleet(t)
@@ -252,7 +252,7 @@ func (f *modalFleet) lost(t *testing.T, sb record.Sandbox) {
 // TestModalEngineSecrets checks that a secret that Modal stores under a name is in the environment of commands, in
 // copies of the sandbox too, and in no data stored here. A missing secret is reported before anything is created.
 //
-// mission: 8.5 9.6
+// mission: F3, F4
 func TestModalEngineSecrets(t *testing.T) {
 	testenv.Long(t)
 	f := newModalFleet(t)

@@ -21,7 +21,7 @@ import (
 // TestModalEngineRevoked checks that a remedy is reported if Modal no longer accepts Harvest's credentials. Sandboxes
 // are not lost by that, and continue with other credentials.
 //
-// mission: 9.1 9.6
+// mission: 9.2, F3
 func TestModalEngineRevoked(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)

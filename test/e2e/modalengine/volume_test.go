@@ -149,7 +149,7 @@ func contentOf(t *testing.T, v volume.Volume, path string) string {
 // TestModalVolumes checks that the attendant that accesses volumes at Modal exists while it is needed, also that of a
 // server that has died, and that it is never listed among the sandboxes.
 //
-// mission: C1, C2, 8.3
+// mission: C1, C2
 func TestModalVolumes(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -329,7 +329,7 @@ func modalRequest(req spec.Request) spec.Request {
 // TestModalCarriedOver checks that another sandbox at Modal takes the place of one whose lifetime exceeds Modal's
 // limit.
 //
-// mission: A3, 9.1
+// mission: A5, F3
 func TestModalCarriedOver(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -403,7 +403,7 @@ func TestModalCarriedOver(t *testing.T) {
 // TestModalSnapshots checks that snapshots of sandboxes at Modal have names and a lineage, belong to accounts, and can
 // start new sandboxes and forks.
 //
-// mission: A10, 9.1
+// mission: A10
 func TestModalSnapshots(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

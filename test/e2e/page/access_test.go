@@ -210,7 +210,7 @@ func TestPageForcedColours(t *testing.T) {
 
 // TestPagePolls checks that a poll waits for the answer before it asks again, that the page's files are compressed, and
 // that views have no style of something else with the same name.
-// mission: 7.9, F2
+// mission: F2
 func TestPagePolls(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 // TestPageErrors checks that the addresses that a person can open and that lead nowhere show a page with the reason and
 // one next step: a link to sign in that was used, an address that does not exist, a port without a server, and a
 // withdrawn link to a port. The page of the port goes away by itself once a server listens.
-// mission: 7.7, 7.8
+// mission: 7.7
 func TestPageErrors(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

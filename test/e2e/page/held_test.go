@@ -13,7 +13,7 @@ import (
 
 // TestPageHoldsQueue checks that Stop ends the turn first and holds the queued prompts on the server: another browser
 // has them, and can send or cancel each, or send all of them; they outlive a restart of the server.
-// mission: 7.5, F2
+// mission: 7.4, F2
 func TestPageHoldsQueue(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
@@ -99,7 +99,7 @@ func TestPageHoldsQueue(t *testing.T) {
 
 // TestPageAnswersGoToTheirQuestions checks that each answer goes to its question, typed into its field or into the
 // prompt, that a question shows when the agent decides it itself, and that typed words decide no approval.
-// mission: 7.5
+// mission: 7.4
 func TestPageAnswersGoToTheirQuestions(t *testing.T) {
 	t.Parallel()
 	h, b := started(t)

@@ -48,7 +48,7 @@ func (b *tab) file(box, path string) (text, tag string) {
 
 // TestPageKeepsFiles checks that the editor of files writes only a person's changes, asks before it replaces other
 // changes, and keeps unsaved ones.
-// mission: 7.6, F2
+// mission: F2
 func TestPageKeepsFiles(t *testing.T) {
 	t.Parallel()
 	h, b := started(t)
@@ -196,7 +196,7 @@ func (b *tab) discardsOld(dir string, sh func(string)) {
 
 // TestPageKeepsForms checks that a form keeps its text when another action succeeds, that a variable of a secret is
 // replaced only after the person confirms, and that a prompt that the server refuses stays.
-// mission: 7.6, F2
+// mission: F2
 func TestPageKeepsForms(t *testing.T) {
 	t.Parallel()
 	h, b := started(t)
@@ -254,7 +254,7 @@ func TestPageKeepsForms(t *testing.T) {
 
 // TestPageKeepsPrompts checks that unsent prompts are kept for each session and for the next one, and that a prompt or
 // session that is submitted twice exists once.
-// mission: 7.5, 7.9, F2
+// mission: 7.4, F2
 func TestPageKeepsPrompts(t *testing.T) {
 	t.Parallel()
 	_, b := started(t)
@@ -456,7 +456,7 @@ func TestPageAnswers(t *testing.T) {
 
 // TestPageAddresses checks that Back returns from view to view, and that an address opened before the sign-in is shown
 // after it.
-// mission: 7.8, 7.10
+// mission: F2
 func TestPageAddresses(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 // TestPageTerminal checks that the terminal begins in the session's directory, follows the window, copies the
 // selection, asks before a program writes to the clipboard, has keys for phones, and reports at once that a sandbox has
 // ended.
-// mission: 7.6, F2
+// mission: A4, F2
 func TestPageTerminal(t *testing.T) {
 	t.Parallel()
 	h, b := started(t)
@@ -136,7 +136,7 @@ func (b *tab) terminalCopies() {
 
 // TestPageShells checks that a sandbox has several shells, that characters take as many columns as they should, and
 // that the base image has an editor.
-// mission: 7.6, F2, C1
+// mission: A4, F2
 func TestPageShells(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -34,7 +34,7 @@ func (b *tab) ends() {
 // TestPageKeepsUnsent checks that the next session offers the prompts that a session could not send before it ended or
 // because its start failed: the queued ones, those that were held back, and the half-typed one. The reason of a failed
 // start is shown once.
-// mission: 7.5, 7.8, F2
+// mission: 7.4, 7.8, F2
 func TestPageKeepsUnsent(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

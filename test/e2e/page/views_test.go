@@ -15,7 +15,7 @@ import (
 
 // TestPageViews checks that the views beside the conversation work: the terminal, files, changes, ports, the network,
 // the start and the usage, with a repository that accepts pushes.
-// mission: F2, 7.7
+// mission: F2
 func TestPageViews(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

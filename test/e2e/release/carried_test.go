@@ -37,7 +37,7 @@ func carrying(t *testing.T, program string) *host.Host {
 // TestCarriedServer checks that a small command line unpacks the server once, starts it, and lets it run the commands
 // that need its packages.
 //
-// mission: 9.1
+// mission: A1
 func TestCarriedServer(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -115,7 +115,7 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root HARVEST_POOL=0 /bin/sh
 // Python in a sandbox there, and removes the package. It also checks how rpm reads the other package. The packages are
 // those of HARVEST_TEST_DIST, the directory of a release, or made from a program without embedded keepers.
 //
-// mission: 9.1
+// mission: A1
 func TestDebianPackageInstalls(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)

@@ -152,7 +152,7 @@ harvest down -q
 
 // TestContainerImageRuns runs Python in a sandbox, with nothing but the files of the image and the base image.
 //
-// mission: 9.1
+// mission: A1
 func TestContainerImageRuns(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)

@@ -403,7 +403,7 @@ func TestRepositoryToken(t *testing.T) {
 
 // TestRepositoryAddReportsRefusal checks that a repository whose host the network policy refuses is reported as
 // refused, with the remedy.
-// mission: C3
+// mission: A9, B4
 func TestRepositoryAddReportsRefusal(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -246,7 +246,7 @@ func TestSandboxMountRootless(t *testing.T) {
 
 // TestSandboxMountKilled checks that a sandbox continues without its mount when the mount's process is killed, and
 // reports it. Written data is stored, and another sandbox sees it.
-// mission: D5, 1.5, A8
+// mission: D5, A8
 func TestSandboxMountKilled(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

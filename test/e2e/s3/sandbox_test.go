@@ -19,7 +19,7 @@ import (
 
 // TestSandboxS3 checks that a sandbox's files come from S3 before its first command and go there when it ends, in any
 // way, and that unsent files are sent later.
-// mission: 1.3, 1.5, 2.7, 2.8, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 5.4, A8, D2, D3
+// mission: 1.3, 1.5, 2.7, 2.8, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 5.4, 8.5, 9.3, A8, D2, D3
 func TestSandboxS3(t *testing.T) {
 	t.Parallel()
 	s3 := host.NewS3(t)

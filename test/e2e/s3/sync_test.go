@@ -21,7 +21,7 @@ import (
 )
 
 // TestVolumeSync checks that a volume goes to S3 and comes back, with a bucket of the account and with the server's.
-// mission: 2.1, 2.6, 3.1, 9.3, D1, D2, D4
+// mission: 2.1, 2.6, 3.1, 8.5, 9.3, D1, D2, D4
 func TestVolumeSync(t *testing.T) {
 	t.Parallel()
 	url := s3test.Named(t, "files")

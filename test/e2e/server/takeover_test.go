@@ -14,7 +14,7 @@ import (
 
 // TestUpTakesOverFromBackgroundServer checks that harvest up replaces a server that a command has started: sandboxes
 // and commands continue, and attached clients miss nothing.
-// mission: A5, E10
+// mission: A4, E10
 func TestUpTakesOverFromBackgroundServer(t *testing.T) {
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {

@@ -119,7 +119,7 @@ func plain(t *testing.T, data []byte) (v any) {
 }
 
 // TestMessagesAreGVisors checks that sent messages have the same values in gVisor's own types.
-// mission: 4.6
+// mission: A1
 func TestMessagesAreGVisors(t *testing.T) {
 	t.Parallel()
 	for _, pair := range []struct{ ours, theirs any }{
@@ -147,7 +147,7 @@ func TestMessagesAreGVisors(t *testing.T) {
 }
 
 // TestAnswersAreGVisors checks that received messages have the values of gVisor's own types, where ours have fields.
-// mission: 4.6
+// mission: A1
 func TestAnswersAreGVisors(t *testing.T) {
 	t.Parallel()
 	for _, pair := range []struct{ ours, theirs any }{
@@ -167,7 +167,7 @@ func TestAnswersAreGVisors(t *testing.T) {
 	}
 }
 
-// mission: 4.6
+// mission: A1
 func TestConstantsAreGVisors(t *testing.T) {
 	t.Parallel()
 	methods := map[string]string{

@@ -236,7 +236,7 @@ func (l inside) MemoryLimit() (uint64, error) {
 // TestProcessIsLikeGVisors checks that the process that New starts equals the one that gVisor's own code starts:
 // arguments, environment, files, users, capabilities, namespaces, death signal. The process is a copy of the test that
 // describes itself.
-// mission: 4.6
+// mission: A1
 func TestProcessIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
 	rootless := os.Getenv(rootlessEnv) != ""
@@ -280,7 +280,7 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 
 // TestFileServerIsLikeGVisors checks that the file server is equal, too, except for files that make gVisor's own
 // sandbox end sooner, and files that wait for its own steps.
-// mission: 4.6
+// mission: A1
 func TestFileServerIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
 	rootless := os.Getenv(rootlessEnv) != ""

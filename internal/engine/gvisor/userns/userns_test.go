@@ -159,7 +159,7 @@ func TestRangesOfOthersAreAvoided(t *testing.T) {
 // root, of other users of a distribution, or of containers of systemd and of podman, and no id is negative as a number
 // of 32 bits.
 //
-// mission: 6.10
+// mission: A11
 func TestRangesOfTheMachineAreUnprivileged(t *testing.T) {
 	t.Parallel()
 	const (

@@ -79,7 +79,7 @@ func claimed(t *testing.T) *wire.Client {
 	return c
 }
 
-// mission: A4, 9.1
+// mission: A4
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	c := claimed(t)
@@ -159,7 +159,7 @@ func (l *last) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// mission: 9.1
+// mission: A4
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	c := claimed(t)

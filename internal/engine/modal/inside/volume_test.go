@@ -27,7 +27,7 @@ func in(t *testing.T, c *wire.Client, stdin []byte, req VolumeRequest) (string, 
 	return out.String(), err
 }
 
-// mission: C1, 8.3
+// mission: C1
 func TestVolumeFiles(t *testing.T) {
 	t.Parallel()
 	c, dir := claimed(t), t.TempDir()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestAgreementAlongPaths checks the actions that leave an Agreement, and their order.
-// mission: 3.1
+// mission: D2
 func TestAgreementAlongPaths(t *testing.T) {
 	t.Parallel()
 	// Directories end with a slash. A ? marks an action that may change later.
@@ -59,7 +59,7 @@ func TestAgreementAlongPaths(t *testing.T) {
 
 // TestAgreementIsLimited checks that an Agreement holds a limited number of actions, and releases the deletion of a
 // directory about which it does not know enough through Open.
-// mission: 3.1
+// mission: D2
 func TestAgreementIsLimited(t *testing.T) {
 	t.Parallel()
 	var got []string

@@ -68,7 +68,7 @@ func TestDecide(t *testing.T) {
 
 // TestNewerDistrustsFuture checks that a modification time in the future decides no conflict: both sides are kept. A
 // small difference between the clocks of two machines does not count.
-// mission: 3.1
+// mission: D2
 func TestNewerDistrustsFuture(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)

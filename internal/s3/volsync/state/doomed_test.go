@@ -11,7 +11,7 @@ import (
 // TestRenounced checks which records of an interrupted sync make this machine's record of a path void. A file that was
 // to be deleted here and still is as it was then counts as one that others deleted; a file or directory that was made
 // since does not. A record of another object, or of a file that was fetched since, is not that of the interrupted sync.
-// mission: 3.1, A8, D1
+// mission: A8, D1, D2
 func TestRenounced(t *testing.T) {
 	t.Parallel()
 	file := tree.Entry{Path: "p", Kind: tree.File, ETag: "e", Inode: 5, Change: 7}

@@ -235,7 +235,7 @@ func TestCommand(t *testing.T) {
 }
 
 // Settings of a repository neither redirect the model nor give other credentials, and which ones do not is known.
-// mission: 4.2
+// mission: E1
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	a := claude.Agent{}
@@ -324,9 +324,9 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// mission: E5
 // TestBackgroundTasks checks that the agent's list of background tasks is counted, except for tasks that are no work in
 // the sandbox.
+// mission: E1
 func TestBackgroundTasks(t *testing.T) {
 	t.Parallel()
 	got := agenttest.Decode(claude.Agent{}.Open(agent.Setup{}),

@@ -354,7 +354,7 @@ func TestCommand(t *testing.T) {
 }
 
 // TestGuard checks that the configuration that overrides a repository's files has address and key.
-// mission: 4.2
+// mission: E2
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	a := opencode.Agent{}

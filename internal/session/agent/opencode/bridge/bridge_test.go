@@ -327,7 +327,7 @@ var configurations = map[string]string{
 // TestModelOfRepository checks that a prompt names a model of an enabled provider if a file of the repository names
 // another one, and that otherwise OpenCode chooses.
 //
-// mission: E1 4.2
+// mission: E2
 func TestModelOfRepository(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{
