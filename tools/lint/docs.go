@@ -5,7 +5,6 @@ import (
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -35,50 +34,6 @@ func pages(t *tree) []Finding {
 	if n := len(t.docs["ARCHITECTURE.md"]); n > architectureBytes {
 		all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", fmt.Sprintf("it has %d bytes", n),
 			fmt.Sprintf("move some to docs/; %d is the most", architectureBytes)})
-	}
-	return all
-}
-
-// sections maps the mission's sections to their number of requirements, which are numbered from 1.
-var sections = map[string]int{
-	"A": 12, "B": 5, "C": 3, "D": 5, "E": 10, "F": 8,
-	"1.": 9, "2.": 8, "3.": 6, "4.": 10, "5.": 7, "6.": 10, "7.": 10, "8.": 10, "9.": 6, "10.": 7,
-}
-
-var (
-	missionComment = regexp.MustCompile(`(?m)^\s*(?://|#) mission: (.*)$`)
-	missionID      = regexp.MustCompile(`^([A-F]|\d+\.)(\d+)$`)
-)
-
-// missions checks that the requirements named in comments exist.
-func missions(t *tree) []Finding {
-	var all []Finding
-	look := func(p, text string, line int) {
-		for _, m := range missionComment.FindAllStringSubmatch(text, -1) {
-			for id := range strings.FieldsFuncSeq(m[1], func(r rune) bool { return r == ',' || r == ' ' }) {
-				parts := missionID.FindStringSubmatch(id)
-				number := 0
-				if parts != nil {
-					number, _ = strconv.Atoi(parts[2])
-				}
-				if number < 1 || number > sections[parts[1]] {
-					all = append(all, Finding{p, line, "missions", "there is no requirement " + id,
-						"name one from A1 to F8 or 1.1 to 10.7, several with commas"})
-				}
-			}
-		}
-	}
-	for _, f := range t.files {
-		for _, group := range f.ast.Comments {
-			for _, c := range group.List {
-				look(f.path, c.Text, f.line(c))
-			}
-		}
-	}
-	for p, text := range t.docs {
-		if path.Ext(p) == ".txtar" {
-			look(p, text, 0)
-		}
 	}
 	return all
 }

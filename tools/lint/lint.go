@@ -1,7 +1,8 @@
 // Package lint checks the project's rules, as tests. Every finding contains the alternative.
 //
-// layers.go has the rules for imports, calls.go those for calls, style.go those for comments and sizes, and
-// docs.go those for pages. exceptions.go lists the exceptions with their reasons.
+// layers.go has the rules for imports, calls.go those for calls, style.go those for comments and sizes, docs.go those
+// for pages, and requirements.go those for the table of requirements. exceptions.go lists the exceptions with their
+// reasons.
 package lint
 
 import (

@@ -50,6 +50,16 @@ func TestWidths(t *testing.T) {
 	}
 }
 
+// requirements is a table, to which fixtures add rows.
+const requirements = "# Requirements\n\n| number | requirement | proof |\n|---|---|---|\n" +
+	"| A1 | code runs | `fleet.TestRun` |\n" +
+	"| A2 | soon | not proven by a test: it is measured |\n" +
+	"| 10.7 | details stay inside | `fleet.TestRun`, `links.txtar` |\n"
+
+// requirementTest names a requirement above a test and another one within it.
+const requirementTest = "package fleet\n\n// mission: A1\nfunc TestRun() {\n\t// mission: 10.7\n}\n\n" +
+	"// mission: A1\nfunc help() {}\n"
+
 // good are files that keep every rule; fixtures change one thing in them.
 var good = map[string]string{
 	"README.md":                 "# x\n\n`make run` and `make test`\n",
@@ -58,8 +68,12 @@ var good = map[string]string{
 	"client/errors/errors.go":   "// Package errors is.\npackage errors\n",
 	"internal/engine/volume/volume.go": "// Package volume is.\npackage volume\n\nimport " +
 		"\"github.com/RelevanceAI/harvest/client/errors\"\n\n// Name is.\nvar Name = errors.Newf\n",
-	"internal/fleet/fleet.go": "// Package fleet is.\npackage fleet\n",
-	"cmd/harvest/main.go":     "// Command harvest is.\npackage main\n\nimport \"os\"\n\nfunc main() { os.Exit(1) }\n",
+	"internal/fleet/fleet.go":          "// Package fleet is.\npackage fleet\n",
+	"internal/fleet/fleet_test.go":     requirementTest,
+	"cmd/harvest/testdata/links.txtar": "# mission: 10.7\n",
+	"docs/requirements.md":             requirements,
+	"cmd/harvest/main.go": "// Command harvest is.\npackage main\n\nimport \"os\"\n\n" +
+		"func main() { os.Exit(1) }\n",
 }
 
 // lint applies the rules to good with changes; "" removes a file.
@@ -219,9 +233,32 @@ func TestRules(t *testing.T) {
 			"there is no requirement 10.8"},
 		"a requirement of nonsense": {test, volume("", "// mission: all\n"),
 			"there is no requirement all"},
-		"requirements": {test, volume("", "// mission: A12, 10.7 F8\n"), ""},
+		"requirements": {test, volume("", "// mission: A2, 10.7 A1\n"), ""},
 		"requirements of scripts": {"cmd/harvest/testdata/x.txtar", "# mission: G1\n",
 			"there is no requirement G1"},
+		"no requirements": {"docs/requirements.md", "", "there is no requirement A1"},
+		"a requirement twice": {"docs/requirements.md", requirements + "| A1 | again | `fleet.TestRun` |\n",
+			"docs/requirements.md:8: missions: A1 has two rows"},
+		"a requirement with an odd number": {"docs/requirements.md", requirements + "| A1a | x | `fleet.TestRun` |\n",
+			"docs/requirements.md:8: missions: invalid number \"A1a\""},
+		"a requirement without a proof": {"docs/requirements.md", requirements + "| A3 | x | none |\n",
+			"docs/requirements.md:8: missions: A3 names no test"},
+		"a requirement with a fourth column": {"docs/requirements.md", requirements + "| A3 | x | `y` | x |\n",
+			"docs/requirements.md:8: missions: the row has 4 cells"},
+		"a proof that does not exist": {"docs/requirements.md", requirements + "| A3 | x | `fleet.TestNone` |\n",
+			"A3 names the test fleet.TestNone, which does not exist"},
+		"a proof without its package": {"docs/requirements.md", requirements + "| A3 | x | `TestRun` |\n",
+			"A3 names the test TestRun, which does not exist"},
+		"a helper as proof": {"docs/requirements.md", strings.Replace(requirements, "fleet.TestRun", "fleet.help", 1),
+			"A1 names the test fleet.help, which does not exist"},
+		"a script that does not exist": {"cmd/harvest/testdata/links.txtar", "",
+			"10.7 names the test links.txtar, which does not exist"},
+		"a proof of another number": {"docs/requirements.md", requirements + "| A3 | x | `fleet.TestRun` |\n",
+			"fleet.TestRun proves A3 in the table, but its comments do not say so"},
+		"a script of another number": {"cmd/harvest/testdata/links.txtar", "# mission: A1\n",
+			"links.txtar proves 10.7 in the table, but its comments do not say so"},
+		"a proof that is found at last": {"docs/requirements.md", strings.Replace(requirements,
+			"not proven by a test: it is measured", "`fleet.TestRun`", 1), "A2 names a test"},
 		"a dead link": {"docs/x.md", "[x](y.md#z)", "docs/x.md: links: y.md does not exist"},
 		"living links": {"docs/x.md",
 			"[x](../README.md#z) [y](https://example.org/) [z](#here) [d](decisions)", ""},
