@@ -1,0 +1,157 @@
+package box_test
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/internal/engine/container/box"
+	"github.com/RelevanceAI/harvest/internal/engine/container/pid1"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/userns"
+	"github.com/RelevanceAI/harvest/internal/image/imagetest"
+)
+
+func TestMain(m *testing.M) {
+	pid1.Handover()
+	os.Exit(m.Run())
+}
+
+// started is a container with the base image.
+type started struct {
+	*box.Box
+	t   *testing.T
+	dir string
+}
+
+func start(t *testing.T, a pid1.EnterArgs) *started {
+	t.Helper()
+	testenv.Root(t)
+	runtime.LockOSThread() // the container ends with the thread, and the thread with the test
+	lib := imagetest.Library(t)
+	img := imagetest.Base(t, lib)
+	lease, err := userns.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lease.Hold.Close() })
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, err := userns.Namespace(lease.First, exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer users.Close()
+	dir := t.TempDir()
+	b, err := box.Start(box.Options{Program: exe, FirstUser: lease.First, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.Kill()
+		b.Wait()
+	})
+	root, err := box.Root{Image: lib.Root(img), Dir: dir, First: lease.First, Users: users}.Mount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := b.Enter(a, root, nil); err != nil {
+		t.Fatal(err)
+	}
+	return &started{b, t, dir}
+}
+
+// run runs a script as a user, and returns its output and status.
+func (s *started) run(uid uint32, script string) (string, unix.WaitStatus) {
+	s.t.Helper()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer r.Close()
+	pid, err := s.Execute(pid1.StartArgs{Args: [][]byte{[]byte("sh"), []byte("-c"), []byte(script)}, Dir: "/", UID: uid,
+		GID: uid, Env: [][]byte{[]byte("PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")}}, null, w, w)
+	_ = w.Close()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	status, err := s.WaitPID(pid)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(out), status
+}
+
+// TestCommands checks that commands of a container run with their user, their files and their status.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	s := start(t, pid1.EnterArgs{Hostname: "box", Files: []pid1.File{{Path: "/etc/hosts", Content: "127.0.0.1 localhost\n"}}})
+	for _, c := range []struct {
+		uid    uint32
+		script string
+		want   string
+		code   int
+	}{
+		{0, "id -u; hostname; cat /etc/hosts; cat /proc/1/comm", "0\nbox\n127.0.0.1 localhost\nharvest-init\n", 0},
+		{1234, "id -u; touch /tmp/mine && stat -c %u /tmp/mine; touch /root/x 2>/dev/null || echo refused",
+			"1234\n1234\nrefused\n", 0},
+		{0, "touch /made && chown 7 /made && stat -c %u:%g /made; exit 3", "7:0\n", 3},
+		{0, "python3 -c 'print(6*7)'", "42\n", 0},
+		{0, "ip -o addr show lo 2>/dev/null | wc -l >/dev/null; ls /dev | sort | tr '\\n' ' '",
+			"fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero ", 0},
+	} {
+		out, status := s.run(c.uid, c.script)
+		if out != c.want || status.ExitStatus() != c.code {
+			t.Errorf("%s: got %q, status %d; want %q, %d", c.script, out, status.ExitStatus(), c.want, c.code)
+		}
+	}
+	info, err := os.Stat(filepath.Join(s.dir, "files", box.Layer, "made"))
+	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 7 {
+		t.Errorf("the layer has %v, %v; want a file of user 7", info, err)
+	}
+	if _, status := s.run(0, "kill -9 $$"); !status.Signaled() || status.Signal() != unix.SIGKILL {
+		t.Errorf("the status is %v, want SIGKILL", status)
+	}
+}
+
+// TestMachineIsOutOfReach checks that root of a container can neither see nor change the machine in the known ways.
+func TestMachineIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	s := start(t, pid1.EnterArgs{Hostname: "box"})
+	for _, script := range []string{
+		"mount -t tmpfs none /mnt", "mknod /tmp/disk b 8 0", "echo 1 >/proc/sys/kernel/panic", "echo h >/proc/sysrq-trigger",
+		"test -s /proc/kcore", "test -s /proc/keys", "ls -A /sys/firmware | grep .", "echo x >/sys/kernel/uevent_helper",
+		"hostname other", "unshare -m true", "nsenter -t 1 -m true", "chroot /proc/1/root true && false",
+		"kill -9 1; kill -0 1 || true; false", "cat /proc/1/environ", "readlink /proc/1/fd/3", "readlink /proc/1/exe", "cat /proc/1/maps | grep .", "dmesg",
+		"echo core >/proc/sys/kernel/core_pattern",
+	} {
+		if out, status := s.run(0, script); status == 0 {
+			t.Errorf("%s: succeeded: %s", script, out)
+		}
+	}
+	if out, status := s.run(0, "echo alive"); out != "alive\n" || status != 0 {
+		t.Errorf("after all, the container says %q, status %d", out, status)
+	}
+	if out, _ := s.run(0, "grep Cap /proc/self/status; cat /proc/self/uid_map"); strings.Contains(out,
+		"CapBnd:\t000001ffffffffff") {
+		t.Errorf("the capabilities are not bounded: %s", out)
+	}
+}
