@@ -1,7 +1,10 @@
 package box_test
 
 import (
+	"context"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/container/box"
 	"github.com/RelevanceAI/harvest/internal/engine/container/pid1"
+	"github.com/RelevanceAI/harvest/internal/engine/gateway"
+	"github.com/RelevanceAI/harvest/internal/engine/gateway/netstack"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/internal/image/imagetest"
 )
@@ -153,5 +158,53 @@ func TestMachineIsOutOfReach(t *testing.T) {
 	if out, _ := s.run(0, "grep Cap /proc/self/status; cat /proc/self/uid_map"); strings.Contains(out,
 		"CapBnd:\t000001ffffffffff") {
 		t.Errorf("the capabilities are not bounded: %s", out)
+	}
+}
+
+// TestNetwork checks that a container reaches what the gateway lets it reach, and nothing else.
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	s := start(t, pid1.EnterArgs{Hostname: "box", Files: []pid1.File{{Path: "/etc/resolv.conf",
+		Content: "nameserver " + netstack.IPv4().DNS.String() + "\n"}}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "hello\n")
+			_ = c.Close()
+		}
+	}()
+	tap, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tap.Close()
+	policy, err := gateway.Compile("allow", []string{"192.0.2.7"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw, err := netstack.New(t.Context(), netstack.Options{Link: tap, Policy: policy, Denied: func(d gateway.Denial) { t.Logf("denied %+v", d) },
+		Dial: func(ctx context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gw.Close()
+	const connect = "import socket,sys; print(socket.create_connection((sys.argv[1], 80), 5).recv(99).decode(), end='')"
+	if out, _ := s.run(0, "python3 -c \""+connect+"\" 192.0.2.7"); out != "hello\n" {
+		o2, _ := s.run(0, "cat /proc/net/dev /proc/net/route /proc/net/arp; cat /proc/net/tcp")
+		t.Logf("%+v %s", gw.Stats(), o2)
+		t.Errorf("an allowed address: got %q", out)
+	}
+	if out, status := s.run(0, "python3 -c \""+connect+"\" 192.0.2.8 2>/dev/null"); status == 0 {
+		t.Errorf("another address: got %q", out)
 	}
 }

@@ -319,6 +319,9 @@ func drop(a *EnterArgs) error {
 			return failed(errno, "refuse new privileges")
 		}
 	}
+	if err := confine(a.Filter); err != nil {
+		return err
+	}
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if kept>>c&1 == 1 {
 			continue
@@ -335,4 +338,25 @@ func drop(a *EnterArgs) error {
 	low, high := uint32(kept&0xffffffff), uint32(uint64(kept)>>32)
 	data := [2]unix.CapUserData{{Effective: low, Permitted: low}, {Effective: high, Permitted: high}}
 	return every("drop capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
+}
+
+// confine installs a filter of system calls for all threads.
+func confine(filter []unix.SockFilter) error {
+	if len(filter) == 0 {
+		return nil
+	}
+	if len(filter) > unix.BPF_MAXINSNS {
+		return errors.Errorf("the filter of system calls has %d instructions", len(filter))
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	// The result is the ID of a thread that could not be synchronized.
+	stuck, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
+	if errno == 0 && stuck != 0 {
+		errno = unix.EBUSY
+	}
+	if errno != 0 {
+		return failed(errno, "install the filter of system calls")
+	}
+	return nil
 }

@@ -62,6 +62,8 @@ type EnterArgs struct {
 	Files    []File // written in this order
 	NoSetuid bool   // programs gain no privileges by setuid bits and file capabilities
 	OpenFile int    // limit of open files of a process; 0 for none
+	// Filter is the filter of system calls, of this process, too; none if it is empty.
+	Filter []unix.SockFilter
 }
 
 // Mount is a place of the container for a mount that the keeper hands over.

@@ -1,6 +1,7 @@
 package netstack
 
 import (
+	"encoding/binary"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type link struct {
 	// divert gets the beginning of a frame first, and a function that returns all of it. It returns true if it
 	// takes the frame.
 	divert func(first []byte, whole func() []byte) bool
+	head   []byte        // receives the header of the kernel before each frame of a tap device; nil without one
 	done   chan struct{} // closed when reading has ended
 	peer   atomic.Uint64 // the sandbox's link address in its last frame, 0 before the first
 
@@ -61,6 +63,9 @@ func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byt
 	}
 	l := &link{file: os.NewFile(uintptr(fd), "link"), mtu: mtu, addr: addr, admit: admit, divert: divert,
 		done: make(chan struct{})}
+	if hasHeader(fd) {
+		l.head = make([]byte, headSize)
+	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		_ = l.file.Close()
 		return nil, errors.Wrapf(err, "watch the link")
@@ -70,6 +75,66 @@ func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byt
 		return nil, errors.Wrapf(err, "watch the link: neither a socket nor a tap device")
 	}
 	return l, nil
+}
+
+// headSize is the size of the header that a tap device with IFF_VNET_HDR has before each frame: struct virtio_net_hdr.
+const headSize = 10
+
+// uncheckedHead returns the header of a frame, given in parts, whose TCP or UDP checksum is left out, as in all frames
+// of the stack and of other sandboxes. The receiving kernel takes the frame as one of its own (CHECKSUM_PARTIAL), and
+// checks nothing. The header of other frames is zero.
+func uncheckedHead(parts [][]byte) []byte {
+	const needsChecksum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	head := make([]byte, headSize)
+	var first [header.EthernetMinimumSize + header.IPv4MaximumHeaderSize]byte
+	n := 0
+	for _, part := range parts {
+		n += copy(first[n:], part)
+	}
+	protocol, size := transportOf(first[:n])
+	offset := uint16(0)
+	switch protocol {
+	case header.TCPProtocolNumber:
+		offset = header.TCPChecksumOffset
+	case header.UDPProtocolNumber:
+		offset = 6
+	default:
+		return head
+	}
+	head[0] = needsChecksum
+	binary.LittleEndian.PutUint16(head[6:], uint16(header.EthernetMinimumSize+size))
+	binary.LittleEndian.PutUint16(head[8:], offset)
+	return head
+}
+
+// transportOf returns the transport protocol of a frame by its beginning, and the size of the IP header; 0 for
+// fragments and for what is not IP.
+func transportOf(frame []byte) (tcpip.TransportProtocolNumber, int) {
+	if len(frame) < header.EthernetMinimumSize {
+		return 0, 0
+	}
+	packet := frame[header.EthernetMinimumSize:]
+	switch header.Ethernet(frame).Type() {
+	case header.IPv4ProtocolNumber:
+		ip := header.IPv4(packet)
+		if len(packet) < header.IPv4MinimumSize || ip.More() || ip.FragmentOffset() > 0 {
+			return 0, 0
+		}
+		return ip.TransportProtocol(), int(ip.HeaderLength())
+	case header.IPv6ProtocolNumber:
+		if len(packet) < header.IPv6MinimumSize {
+			return 0, 0
+		}
+		return header.IPv6(packet).TransportProtocol(), header.IPv6MinimumSize
+	}
+	return 0, 0
+}
+
+// hasHeader reports whether the file is a tap device with such headers.
+func hasHeader(fd int) bool {
+	request, err := unix.NewIfreq("")
+	return err == nil && unix.IoctlIfreq(fd, unix.TUNGETIFF, request) == nil &&
+		request.Uint16()&unix.IFF_VNET_HDR != 0
 }
 
 // readLoop delivers frames until either end of the link is closed.
@@ -124,6 +189,9 @@ func joined(bufs [][]byte, n int) []byte {
 func (l *link) read(bufs [][]byte) (int, error) {
 	var n int
 	var err error
+	if l.head != nil {
+		bufs = append([][]byte{l.head}, bufs...)
+	}
 	rerr := l.raw.Read(func(fd uintptr) bool {
 		for {
 			n, err = unix.Readv(int(fd), bufs)
@@ -139,7 +207,7 @@ func (l *link) read(bufs [][]byte) (int, error) {
 	if rerr != nil {
 		return 0, rerr
 	}
-	return n, err
+	return max(n-len(l.head), 0), err
 }
 
 func (l *link) deliver(data buffer.Buffer) {
@@ -167,6 +235,9 @@ func (l *link) deliver(data buffer.Buffer) {
 func (l *link) send(parts [][]byte) tcpip.Error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
+	if l.head != nil {
+		parts = append([][]byte{uncheckedHead(parts)}, parts...)
+	}
 	var n int
 	var err error
 	patient := false
