@@ -120,12 +120,17 @@ func TestQuestionHasDeadline(t *testing.T) {
 	h.close(t)
 	h.open(t)
 	defer h.Attend(t.Context(), account, s.ID)()
-	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID, agent.Answer{Allow: true,
-		Answers: map[string]string{"Which?": "red", "And?": "green"}}); err != nil {
-		t.Fatal(err)
+	// The question is known once the agent's output has been read again.
+	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID, agent.Answer{Allow: true}); !errors.Is(err,
+		errors.Invalid) {
+		t.Fatalf("an empty answer: %v", err)
 	}
 	if again := mustGet(t, h, s.ID).Asked[asked.data.ID]; !again.Equal(opened) {
 		t.Errorf("after a restart, the question is of %s, not %s", again, opened)
+	}
+	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID, agent.Answer{Allow: true,
+		Answers: map[string]string{"Which?": "red", "And?": "green"}}); err != nil {
+		t.Fatal(err)
 	}
 	w.until(t, "done")
 	wantEqual(t, "the agent", strings.Join(w.said(), "|"), "The answer is red, then green.")

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -23,7 +24,7 @@ func openTrash(dir string) *trash {
 	t.pending.Go(func() {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+			discard(filepath.Join(dir, e.Name()))
 		}
 	})
 	return t
@@ -41,8 +42,21 @@ func (t *trash) put(path string) error {
 		}
 		return errors.Wrapf(err, "throw away")
 	}
-	t.pending.Go(func() { _ = os.RemoveAll(to) })
+	t.pending.Go(func() { discard(to) })
 	return nil
+}
+
+// discardTries is how often a directory is removed in which a process that was just killed may still create files.
+const discardTries = 5
+
+// discard removes a directory. What is left is removed by the next server.
+func discard(dir string) {
+	for n := range discardTries {
+		if os.RemoveAll(dir) == nil {
+			return
+		}
+		<-time.After(time.Duration(n) * 20 * time.Millisecond)
+	}
 }
 
 // close waits for the removals.

@@ -12,10 +12,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
 
-// parseTOML returns the tables of a file; nil if it is malformed, which the package manager reports.
+// parseTOML returns the tables of a file; nil if it is missing, has none, or is malformed, which the package manager
+// reports.
 func parseTOML(text []byte) map[string]any {
 	var all map[string]any
-	if toml.Unmarshal(withoutMark(text), &all) != nil {
+	if toml.Unmarshal(withoutMark(text), &all) != nil || len(all) == 0 {
 		return nil
 	}
 	return all

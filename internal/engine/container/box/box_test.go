@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/container/box"
+	"github.com/RelevanceAI/harvest/internal/engine/container/filter"
 	"github.com/RelevanceAI/harvest/internal/engine/container/pid1"
 	"github.com/RelevanceAI/harvest/internal/engine/gateway"
 	"github.com/RelevanceAI/harvest/internal/engine/gateway/netstack"
@@ -190,7 +192,7 @@ func TestNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gw, err := netstack.New(t.Context(), netstack.Options{Link: tap, Policy: policy, Denied: func(d gateway.Denial) { t.Logf("denied %+v", d) },
+	gw, err := netstack.New(t.Context(), netstack.Options{Link: tap, Policy: policy,
 		Dial: func(ctx context.Context, network string, _ netip.AddrPort) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
 		}})
@@ -200,11 +202,46 @@ func TestNetwork(t *testing.T) {
 	defer gw.Close()
 	const connect = "import socket,sys; print(socket.create_connection((sys.argv[1], 80), 5).recv(99).decode(), end='')"
 	if out, _ := s.run(0, "python3 -c \""+connect+"\" 192.0.2.7"); out != "hello\n" {
-		o2, _ := s.run(0, "cat /proc/net/dev /proc/net/route /proc/net/arp; cat /proc/net/tcp")
-		t.Logf("%+v %s", gw.Stats(), o2)
 		t.Errorf("an allowed address: got %q", out)
 	}
 	if out, status := s.run(0, "python3 -c \""+connect+"\" 192.0.2.8 2>/dev/null"); status == 0 {
 		t.Errorf("another address: got %q", out)
+	}
+}
+
+// TestFilter checks that the filter of system calls refuses what programs do not need, and leaves to them what they do,
+// namespaces of their own included.
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	program, err := filter.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, pid1.EnterArgs{Hostname: "box", Filter: program})
+	// The arguments are invalid: without a filter, the kernel answers EINVAL, EFAULT, EBADF or ENOKEY.
+	const call = `python3 -c "
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for n in map(int, sys.argv[1:]):
+    libc.syscall(n, -1, 0, 0, 0, 0, 0)
+    print(n, ctypes.get_errno())
+" `
+	refused := []int{unix.SYS_ADD_KEY, unix.SYS_BPF, unix.SYS_IO_URING_SETUP, unix.SYS_KEXEC_LOAD, unix.SYS_KEYCTL,
+		unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_PERF_EVENT_OPEN, unix.SYS_REQUEST_KEY, unix.SYS_SWAPON,
+		unix.SYS_USERFAULTFD}
+	var numbers, want string
+	for _, n := range refused {
+		numbers += strconv.Itoa(n) + " "
+		want += strconv.Itoa(n) + " " + strconv.Itoa(int(unix.EPERM)) + "\n"
+	}
+	if out, _ := s.run(0, call+numbers); out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	for _, script := range []string{"python3 -c 'import subprocess; subprocess.run([\"true\"], check=True)'",
+		"unshare -Ur sh -c 'mount -t tmpfs none /mnt' 2>/dev/null || unshare -Urm sh -c 'mount -t tmpfs none /mnt'",
+		"unshare -Urmpf --mount-proc true || unshare -Urmpf true", "git --version", "setpriv --reuid 1234 id -u"} {
+		if out, status := s.run(0, script); status != 0 {
+			t.Errorf("%s: status %d: %s", script, status.ExitStatus(), out)
+		}
 	}
 }
