@@ -79,6 +79,8 @@ var rows = []row{
 	{"engine/gvisor/...", []string{"base/atomicfile", "base/privilege", "base/processes", "base/tarfs",
 		"client/transport/socket", "engine", "engine/gateway/...", "engine/gvisor/...", "engine/volume/...",
 		"image/..."}, "engines hold no policy and do not know one another"},
+	{"engine/container/...", []string{"engine/container/...", "engine/gateway/...", "engine/gvisor/userns"},
+		"a container knows nothing of the keeper that owns it"},
 	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/tarfs", "engine", "engine/gateway",
 		"engine/gvisor/wire", "engine/modal/...", "engine/proc", "engine/volume/...", "image/..."},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
