@@ -25,6 +25,7 @@ var exceptions = map[string]string{
 
 	"internal/engine/gvisor/boot.go exec.Command":            "a keeper outlives who started it",
 	"internal/engine/gvisor/cgroup/cgroup.go time.Sleep":     "cgroup v1 sends no event when a cgroup is empty",
+	"internal/engine/container/pid1/main.go os.Exit":         "the entry of a helper process",
 	"internal/engine/gvisor/keeper/main.go os.Exit":          "the entry of helper processes",
 	"internal/engine/gvisor/tool/tool.go os.Exit":            "the entry of helper processes",
 	"internal/engine/gvisor/runsc/sandbox.go exec.Command":   "a sandbox lives as long as its keeper",

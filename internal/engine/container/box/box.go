@@ -99,7 +99,8 @@ func (b *Box) Wait() unix.WaitStatus {
 // Kill ends the container with all its processes.
 func (b *Box) Kill() { _ = b.init.Process.Kill() }
 
-// maxExits is the maximum number of commands that have ended, or are waited for. Linux has no more processes by default.
+// maxExits is the maximum number of commands that have ended, or are waited for. Linux has no more processes by
+// default.
 const maxExits = 1 << 15
 
 // receive handles the messages of the first process, until the link ends. Any of them may be forged.

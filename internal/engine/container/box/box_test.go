@@ -110,7 +110,8 @@ func (s *started) run(uid uint32, script string) (string, unix.WaitStatus) {
 // TestCommands checks that commands of a container run with their user, their files and their status.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	s := start(t, pid1.EnterArgs{Hostname: "box", Files: []pid1.File{{Path: "/etc/hosts", Content: "127.0.0.1 localhost\n"}}})
+	s := start(t, pid1.EnterArgs{Hostname: "box", Files: []pid1.File{
+		{Path: "/etc/hosts", Content: "127.0.0.1 localhost\n"}}})
 	for _, c := range []struct {
 		uid    uint32
 		script string
@@ -144,10 +145,13 @@ func TestMachineIsOutOfReach(t *testing.T) {
 	t.Parallel()
 	s := start(t, pid1.EnterArgs{Hostname: "box"})
 	for _, script := range []string{
-		"mount -t tmpfs none /mnt", "mknod /tmp/disk b 8 0", "echo 1 >/proc/sys/kernel/panic", "echo h >/proc/sysrq-trigger",
-		"test -s /proc/kcore", "test -s /proc/keys", "ls -A /sys/firmware | grep .", "echo x >/sys/kernel/uevent_helper",
+		"mount -t tmpfs none /mnt", "mknod /tmp/disk b 8 0", "echo 1 >/proc/sys/kernel/panic",
+		"echo h >/proc/sysrq-trigger",
+		"test -s /proc/kcore", "test -s /proc/keys", "ls -A /sys/firmware | grep .",
+		"echo x >/sys/kernel/uevent_helper",
 		"hostname other", "unshare -m true", "nsenter -t 1 -m true", "chroot /proc/1/root true && false",
-		"kill -9 1; kill -0 1 || true; false", "cat /proc/1/environ", "readlink /proc/1/fd/3", "readlink /proc/1/exe", "cat /proc/1/maps | grep .", "dmesg",
+		"kill -9 1; kill -0 1 || true; false", "cat /proc/1/environ", "readlink /proc/1/fd/3",
+		"readlink /proc/1/exe", "cat /proc/1/maps | grep .", "dmesg",
 		"echo core >/proc/sys/kernel/core_pattern",
 	} {
 		if out, status := s.run(0, script); status == 0 {

@@ -58,7 +58,8 @@ func (b *Box) connect() (*os.File, error) {
 func openTun() (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		err = errors.Explainf(err, errors.Unsupported, "this machine has no usable /dev/net/tun for networks of containers")
+		err = errors.Explainf(err, errors.Unsupported,
+			"this machine has no usable /dev/net/tun for networks of containers")
 		return -1, errors.Remedy(err, "load the module tun, and let the server open the device: chmod 666 /dev/net/tun")
 	}
 	return fd, nil

@@ -32,8 +32,8 @@ func (r Root) Mount() (*os.File, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		// The layers need a place that overlayfs finds by a path. It is in a mount namespace of this thread alone, which
-		// ends with the goroutine: it is never unlocked.
+		// The layers need a place that overlayfs finds by a path. It is in a mount namespace of this thread alone,
+		// which ends with the goroutine: it is never unlocked.
 		runtime.LockOSThread()
 		f, err := r.mount()
 		done <- result{f, err}

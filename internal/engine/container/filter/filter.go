@@ -105,7 +105,8 @@ func groupOf(call specs.LinuxSyscall, use func(name string) bool) (seccomp.Sysca
 		case len(conditions) == 0:
 			g.Names = append(g.Names, name)
 		default:
-			g.NamesWithCondtions = append(g.NamesWithCondtions, seccomp.NameWithConditions{Name: name, Conditions: conditions})
+			g.NamesWithCondtions = append(g.NamesWithCondtions,
+				seccomp.NameWithConditions{Name: name, Conditions: conditions})
 		}
 	}
 	return g, nil

@@ -15,8 +15,9 @@ import (
 // Files of /proc and /sys that show or change this machine rather than the container, as in the default configuration
 // of OCI runtimes: https://github.com/moby/moby/blob/master/daemon/pkg/oci/defaults.go. Hidden ones are empty.
 var (
-	hidden = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+	hidden = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
+		"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+		"/sys/devices/virtual/powercap",
 		"/sys/firmware"}
 	fixed = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
@@ -237,7 +238,8 @@ func attach(mount *os.File, path string, readOnly bool) error {
 }
 
 func moveTo(mount *os.File, path string) error {
-	return failed(unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH), "mount %s", path)
+	err := unix.MoveMount(int(mount.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return failed(err, "mount %s", path)
 }
 
 // fix makes a file or directory read-only, if it exists.
@@ -315,7 +317,8 @@ func drop(a *EnterArgs) error {
 		return nil
 	}
 	if a.NoSetuid {
-		if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+		if errno != 0 {
 			return failed(errno, "refuse new privileges")
 		}
 	}
@@ -337,7 +340,8 @@ func drop(a *EnterArgs) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	low, high := uint32(kept&0xffffffff), uint32(uint64(kept)>>32)
 	data := [2]unix.CapUserData{{Effective: low, Permitted: low}, {Effective: high, Permitted: high}}
-	return every("drop capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
+	return every("drop capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)),
+		uintptr(unsafe.Pointer(&data[0])), 0)
 }
 
 // confine installs a filter of system calls for all threads.

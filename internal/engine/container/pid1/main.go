@@ -134,7 +134,8 @@ func (s *server) reap() {
 		s.mu.Unlock()
 		if mine {
 			if err := s.link.Send(Message{PID: pid, Exit: &status}); err != nil {
-				os.Exit(1)
+				_ = s.link.Close() // Main ends
+				return
 			}
 		}
 	}
@@ -224,7 +225,8 @@ func terminal() ([]*os.File, error) {
 		_ = master.Close()
 		return nil, failed(err, "unlock a terminal")
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, master.Fd(), unix.TIOCGPTPEER,
+		unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
 		_ = master.Close()
 		return nil, failed(errno, "open a terminal")
