@@ -125,7 +125,7 @@ func transportOf(frame []byte) (tcpip.TransportProtocolNumber, int) {
 		if len(packet) < header.IPv6MinimumSize {
 			return 0, 0
 		}
-		return header.IPv6(packet).TransportProtocol(), header.IPv6MinimumSize
+		return tcpip.TransportProtocolNumber(header.IPv6(packet).NextHeader()), header.IPv6MinimumSize
 	}
 	return 0, 0
 }
