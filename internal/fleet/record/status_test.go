@@ -13,16 +13,16 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-// TestDiagramShowsTheTransitions checks that the diagram in ARCHITECTURE.md matches the table.
+// TestDiagramShowsTheTransitions checks that the diagram in docs/states.md matches the table.
 func TestDiagramShowsTheTransitions(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../../../ARCHITECTURE.md")
+	doc, err := os.ReadFile("../../../docs/states.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(doc), "States of a sandbox")
 	if !found {
-		t.Fatal("ARCHITECTURE.md has no section \"States of a sandbox\"")
+		t.Fatal("docs/states.md has no section \"States of a sandbox\"")
 	}
 	_, section, _ = strings.Cut(section, "```mermaid")
 	diagram, _, found := strings.Cut(section, "```")

@@ -105,16 +105,16 @@ func TestSpecsAreEncodedWhole(t *testing.T) {
 
 func TestFilesOfNames(t *testing.T) {
 	t.Parallel()
-	steps := nameFiles("box", "")
-	if len(steps) != 2 || steps[0].Rename != "/etc/hosts" || !strings.Contains(steps[0].Content, "127.0.1.1\tbox\n") ||
+	steps := nameFiles("box", "0123")
+	if len(steps) != 4 || steps[0].Rename != "/etc/hosts" || !strings.Contains(steps[0].Content, "127.0.1.1\tbox\n") ||
 		steps[1].Rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].Content, "nameserver 10.0.2.3\n") {
 		t.Errorf("%+v", steps)
 	}
-	if all := nameFiles("box", "0123"); len(all) != 4 || all[2].Rename != "/etc/hostname" ||
+	if all := steps; all[2].Rename != "/etc/hostname" ||
 		all[2].Content != "box\n" || all[3].Rename != "/etc/machine-id" || all[3].Content != "0123\n" {
 		t.Errorf("%+v", all)
 	}
-	if s := nameFiles("localhost", "")[0].Content; strings.Count(s, "\n") != 2 {
+	if s := nameFiles("localhost", "0123")[0].Content; strings.Count(s, "\n") != 2 {
 		t.Errorf("hosts %q", s)
 	}
 }
