@@ -99,7 +99,13 @@ func FuzzReceive(f *testing.F) {
 		}
 		defer null.Close()
 		at = max(0, min(at, len(raw)))
+		sent := make(chan struct{})
+		defer func() {
+			_ = b.Close() // the sender may wait for a reader
+			<-sent
+		}()
 		go func() {
+			defer close(sent)
 			_, _ = a.conn.Write(raw[:at])
 			if at < len(raw) {
 				_, _, _ = a.conn.WriteMsgUnix(raw[at:], unix.UnixRights(int(null.Fd())), nil)
