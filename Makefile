@@ -36,7 +36,7 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # code that runs in gVisor's own process, which has neither an environment nor a file system to write counters to (the
 # snapshots of internal/engine/enginetest run it).
 UNCOUNTED := test tools cmd/harvest/sentry internal/app/programs/pack internal/base/fault internal/base/testenv \
-	internal/engine/enginetest internal/engine/gvisor/layer/agent internal/engine/gvisor/sentry \
+	internal/engine/container/pid1 internal/engine/enginetest internal/engine/gvisor/layer/agent internal/engine/gvisor/sentry \
 	internal/image/imagetest internal/session/agent/agenttest internal/store/storetest
 
 # The modules of Harvest. Those of tools/peers and tools/release have requirements of other programs.
