@@ -37,10 +37,8 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 // ours are the packages of all modules of this repository.
 const ours = "github.com/RelevanceAI/harvest/..."
 
-// foreign are packages of large programs of others, gVisor and the S3 server, which programs of their own contain, and
-// the one whose tests start themselves in a container: with cgo, their threads cannot drop capabilities together.
-var foreign = []string{"gvisor.dev/gvisor/pkg/sentry/kernel", "github.com/versity/versitygw/embedgw",
-	"github.com/RelevanceAI/harvest/internal/engine/container/box"}
+// foreign are packages of large programs of others, gVisor and the S3 server. Programs of their own contain them.
+var foreign = []string{"gvisor.dev/gvisor/pkg/sentry/kernel", "github.com/versity/versitygw/embedgw"}
 
 // compile builds the test binaries of packages. Tests that contain foreign packages have no race detector: gVisor does
 // not boot with it, and the 450 packages of both programs would be compiled a second time.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/RelevanceAI/harvest/internal/app/programs/own"
+	"github.com/RelevanceAI/harvest/internal/engine/container/pid1"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/tool"
 	"github.com/RelevanceAI/harvest/internal/engine/modal/inside"
 )
@@ -17,6 +18,7 @@ import (
 func main() {
 	inside.Main(context.Background())
 	tool.Handover()
+	pid1.Handover()
 	program := own.Programs[os.Args[0]]
 	if program == nil {
 		fmt.Fprintln(os.Stderr, "harvest starts this program by itself; run harvest")

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine/container/box"
 	"github.com/RelevanceAI/harvest/internal/engine/container/filter"
@@ -25,11 +24,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/internal/image/imagetest"
 )
-
-func TestMain(m *testing.M) {
-	pid1.Handover()
-	os.Exit(m.Run())
-}
 
 // started is a container with the base image.
 type started struct {
@@ -49,10 +43,7 @@ func start(t *testing.T, a pid1.EnterArgs) *started {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = lease.Hold.Close() })
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := testenv.ToolsBinary(t)
 	users, err := userns.Namespace(lease.First, exe)
 	if err != nil {
 		t.Fatal(err)
@@ -72,11 +63,7 @@ func start(t *testing.T, a pid1.EnterArgs) *started {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	err = b.Enter(a, root, nil)
-	if f := (*pid1.Failure)(nil); errors.As(err, &f) && f.Errno == unix.ENOTSUP {
-		t.Skip("this test program has cgo, as with -race: its threads cannot drop capabilities together")
-	}
-	if err != nil {
+	if err := b.Enter(a, root, nil); err != nil {
 		t.Fatal(err)
 	}
 	return &started{b, t, dir}
