@@ -249,7 +249,8 @@ func buildAgentImage(t *testing.T, setup func(env *testscript.Env) error) (cache
 	return cache, agentImage.built
 }
 
-// ShareImage links the image in directory from into another library, under a name.
+// ShareImage puts the image in directory from into another library, under a name. The libraries share the content. Each
+// has a manifest of its own: its lock tells who uses the image.
 func ShareImage(t *testing.T, from, library, name string) {
 	t.Helper()
 	to := filepath.Join(library, filepath.Base(from))
@@ -259,9 +260,9 @@ func ShareImage(t *testing.T, from, library, name string) {
 	temp := filepath.Join(library, ".share")
 	err := errors.Join(os.RemoveAll(temp), os.MkdirAll(temp, 0o700),
 		os.MkdirAll(filepath.Join(library, ".names"), 0o700))
-	for _, file := range []string{"root.erofs", "image.json"} {
-		err = errors.Join(err, os.Link(filepath.Join(from, file), filepath.Join(temp, file)))
-	}
+	err = errors.Join(err, os.Link(filepath.Join(from, "root.erofs"), filepath.Join(temp, "root.erofs")))
+	manifest, failed := os.ReadFile(filepath.Join(from, "image.json"))
+	err = errors.Join(err, failed, os.WriteFile(filepath.Join(temp, "image.json"), manifest, 0o600))
 	link := filepath.Join(library, ".names", name)
 	if err = errors.Join(err, os.Rename(temp, to), os.RemoveAll(link),
 		os.Symlink(filepath.Base(from), link)); err != nil {

@@ -164,7 +164,7 @@ var pages = map[string]page{
 		f.as["sk-ant-…"] = "sk-ant-1"
 		f.as["compare --n"] = "compare --agents scripted --n"
 	}, code: map[string]int{
-		"harvest stop SESSION": 5, // no turn runs
+		"harvest stop SESSION": 5, "harvest stop SESSION --hold": 5, // no turn runs
 	}, not: map[string]string{
 		"harvest agent --agent scripted": terminal, "harvest agent --continue": terminal,
 		`harvest compare --agents claude,opencode --test "make test" "fix the failing test"`: models,

@@ -274,7 +274,7 @@ func TestPageOwnPrompt(t *testing.T) {
 		if got := b.value(people); got != "[work] on it." {
 			t.Errorf("%s: the prompts of the person are %q", when, got)
 		}
-		if got := b.value(`document.title`); !strings.Contains(got, ": [work] on it") {
+		if got := b.value(`document.title`); !strings.HasSuffix(got, "[work] on it. · Harvest") {
 			t.Errorf("%s: the session is called %q", when, got)
 		}
 	}
