@@ -90,6 +90,7 @@ func (s *server) start(ctx context.Context, program string) error {
 	s.url = "http://" + address
 	s.cmd = exec.CommandContext(ctx, program, dir, address, AccessKey, SecretKey)
 	s.cmd.Stderr = os.Stderr
+	s.cmd.Env = []string{} // a test's variables name its own directories, and the server outlives the test
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
 		return err
