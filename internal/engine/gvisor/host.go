@@ -30,7 +30,7 @@ func openTrash(dir string) *trash {
 	return t
 }
 
-// put moves path away immediately, and removes it later: after close, when the next process starts.
+// put moves path away immediately, and removes it later; after close, before it returns.
 func (t *trash) put(path string) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return errors.Wrapf(err, "create trash")
@@ -42,7 +42,9 @@ func (t *trash) put(path string) error {
 		}
 		return errors.Wrapf(err, "throw away")
 	}
-	t.pending.Go(func() { discard(to) })
+	if !t.pending.Go(func() { discard(to) }) {
+		discard(to)
+	}
 	return nil
 }
 
