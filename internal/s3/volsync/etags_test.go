@@ -51,8 +51,9 @@ func TestServerWithoutETags(t *testing.T) {
 				t.Cleanup(front.Close)
 				loc.Endpoint = front.URL
 				b := openBucket(t, loc)
-				o.State = m.state
-				stats, err := Sync(t.Context(), openTree(t, m.dir), b, o)
+				own := o // two subtests have the same
+				own.State = m.state
+				stats, err := Sync(t.Context(), openTree(t, m.dir), b, own)
 				if errors.KindOf(err) != errors.Unsupported ||
 					!strings.Contains(errors.Message(err), "returns no ETag") ||
 					!strings.Contains(errors.RemedyOf(err), "server that returns ETags") {
