@@ -107,12 +107,10 @@ func TestFilesOfNames(t *testing.T) {
 	t.Parallel()
 	steps := nameFiles("box", "0123")
 	if len(steps) != 4 || steps[0].Rename != "/etc/hosts" || !strings.Contains(steps[0].Content, "127.0.1.1\tbox\n") ||
-		steps[1].Rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].Content, "nameserver 10.0.2.3\n") {
+		steps[1].Rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].Content, "nameserver 10.0.2.3\n") ||
+		steps[2].Rename != "/etc/hostname" || steps[2].Content != "box\n" ||
+		steps[3].Rename != "/etc/machine-id" || steps[3].Content != "0123\n" {
 		t.Errorf("%+v", steps)
-	}
-	if all := steps; all[2].Rename != "/etc/hostname" ||
-		all[2].Content != "box\n" || all[3].Rename != "/etc/machine-id" || all[3].Content != "0123\n" {
-		t.Errorf("%+v", all)
 	}
 	if s := nameFiles("localhost", "0123")[0].Content; strings.Count(s, "\n") != 2 {
 		t.Errorf("hosts %q", s)
