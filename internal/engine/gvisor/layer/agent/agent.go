@@ -21,6 +21,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
+	"github.com/RelevanceAI/harvest/internal/engine/ocilayer"
 )
 
 // agent answers requests within gVisor's process.
@@ -261,16 +262,20 @@ func (v *view) leave() {
 	}
 }
 
-func (o opened) close() { o.vd.DecRef(o.v.ctx) }
+// Close implements ocilayer.File.
+func (o opened) Close() { o.vd.DecRef(o.v.ctx) }
 
 func (o opened) path() *vfs.PathOperation { return &vfs.PathOperation{Root: o.v.root, Start: o.vd} }
 
-func (o opened) stat() (linux.Statx, error) {
-	return o.v.k.VFS().StatAt(o.v.ctx, o.v.creds, o.path(), &vfs.StatOptions{Mask: statMask})
+// Stat implements ocilayer.File.
+func (o opened) Stat() (ocilayer.Stat, error) {
+	st, err := o.v.k.VFS().StatAt(o.v.ctx, o.v.creds, o.path(), &vfs.StatOptions{Mask: statMask})
+	return ocilayer.Stat{Mode: uint32(st.Mode & 0o7777), UID: int(st.UID), GID: int(st.GID),
+		Mtime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec))}, err
 }
 
-// attributes returns the file's extended attributes.
-func (o opened) attributes() (map[string]string, error) {
+// Attributes implements ocilayer.File.
+func (o opened) Attributes() (map[string]string, error) {
 	v := o.v
 	names, err := v.k.VFS().ListXattrAt(v.ctx, v.creds, o.path(), 0)
 	if linuxerr.Equals(linuxerr.EOPNOTSUPP, err) || len(names) == 0 && err == nil {

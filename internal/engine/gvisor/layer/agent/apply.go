@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine/ocilayer"
 )
 
 // filler applies a layer to a container's root file system.
@@ -79,8 +80,8 @@ func (f *filler) entry(hdr *tar.Header, content io.Reader) error {
 	}
 	hdr.Name = name
 	dir, base := path.Split(name)
-	if hidden, ok := strings.CutPrefix(base, whiteout); ok && hdr.PAXRecords[literal] == "" {
-		if base == opaque {
+	if hidden, ok := strings.CutPrefix(base, ocilayer.Whiteout); ok && hdr.PAXRecords[ocilayer.Literal] == "" {
+		if base == ocilayer.Opaque {
 			return f.hide(path.Clean(dir))
 		}
 		return f.remove(dir + hidden)
@@ -211,7 +212,7 @@ func (f *filler) owner(name string, hdr *tar.Header) error {
 		return err
 	}
 	for key, value := range hdr.PAXRecords {
-		key, ok := strings.CutPrefix(key, attribute)
+		key, ok := strings.CutPrefix(key, ocilayer.Attribute)
 		if !ok {
 			continue
 		}

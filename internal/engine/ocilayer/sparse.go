@@ -1,4 +1,4 @@
-package agent
+package ocilayer
 
 import (
 	"archive/tar"
@@ -17,27 +17,27 @@ const minHole = 64 << 10
 const block = 512 // of an archive
 
 // sparse reports whether at least minHole bytes of a file have no content.
-func sparse(e entry) bool {
-	size := e.size
-	for _, s := range e.data {
-		size -= s.end - s.start
+func sparse(e Entry) bool {
+	size := e.Size
+	for _, s := range e.Data {
+		size -= s.End - s.Start
 	}
 	return size >= minHole
 }
 
 // sparse writes a file without its holes, in GNU tar's format (version 1.0), which Go's library reads but does
 // not write (https://www.gnu.org/software/tar/manual/html_section/Sparse-Formats.html).
-func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
-	ranges := e.data
-	if len(ranges) == 0 || ranges[len(ranges)-1].end < e.size {
-		ranges = append(slices.Clone(ranges), segment{e.size, e.size}) // as in GNU tar, so that readers know the size
+func (w *writer) sparse(hdr *tar.Header, e Entry, o File) error {
+	ranges := e.Data
+	if len(ranges) == 0 || ranges[len(ranges)-1].End < e.Size {
+		ranges = append(slices.Clone(ranges), Segment{e.Size, e.Size}) // as in GNU tar, so that readers know the size
 	}
 	var table bytes.Buffer
 	fmt.Fprintf(&table, "%d\n", len(ranges))
 	stored := int64(0)
 	for _, s := range ranges {
-		fmt.Fprintf(&table, "%d\n%d\n", s.start, s.end-s.start)
-		stored += s.end - s.start
+		fmt.Fprintf(&table, "%d\n%d\n", s.Start, s.End-s.Start)
+		stored += s.End - s.Start
 	}
 	pad(&table)
 	stored += int64(table.Len())
@@ -67,7 +67,7 @@ func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 			return errors.Wrapf(err, "write header")
 		}
 	}
-	if err := w.copy(w.out, o, e.data); err != nil {
+	if err := o.Content(w.out, e.Data, w.buf); err != nil {
 		return err
 	}
 	_, err := w.out.Write(make([]byte, (block-stored%block)%block))
