@@ -65,6 +65,10 @@ func IPv6() Addresses {
 // LinkAddress returns the gateway's Ethernet address.
 func LinkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 0, 0, 2} }
 
+// GuestLinkAddress returns the Ethernet address of a sandbox. It is the same for each sandbox, since links are not
+// connected.
+func GuestLinkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 0, 0, 1} }
+
 // Options are the options of New.
 type Options struct {
 	Link   *os.File  // an end of Pair, or a tap device; New takes a duplicate

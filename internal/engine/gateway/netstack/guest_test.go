@@ -33,7 +33,7 @@ type guest struct {
 	fd int
 }
 
-var guestMAC = tcpip.LinkAddress("\x02\x68\x76\x00\x00\x64")
+var guestMAC = tcpip.LinkAddress(netstack.GuestLinkAddress())
 
 func full(a netip.Addr, port int) *tcpip.FullAddress {
 	return &tcpip.FullAddress{NIC: 1, Addr: tcpip.AddrFromSlice(a.AsSlice()), Port: uint16(port)}

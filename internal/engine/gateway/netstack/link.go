@@ -347,7 +347,7 @@ func packLinkAddress(addr tcpip.LinkAddress) (n uint64) {
 func (l *link) peerAddress() tcpip.LinkAddress {
 	n := l.peer.Load()
 	if n == 0 {
-		return header.EthernetBroadcastAddress
+		return tcpip.LinkAddress(GuestLinkAddress()) // Linux takes no TCP segments from a frame to all
 	}
 	return tcpip.LinkAddress([]byte{byte(n >> 40), byte(n >> 32), byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
