@@ -42,6 +42,23 @@ type Engine interface {
 	Close() error
 }
 
+// The kinds of isolation of an Isolator.
+const (
+	// GVisor sandboxes have a kernel of their own, which is a process of this machine.
+	GVisor = "gvisor"
+	// Container sandboxes share the kernel of this machine.
+	Container = "container"
+)
+
+// Isolator is an engine that can isolate sandboxes in several ways.
+type Isolator interface {
+	Engine
+	// Isolation returns the engine whose Create isolates in a way: its Name is the kind, and its Capabilities are those
+	// of that kind. It shares images, volumes and handles with this one, and ends with it. Kind: Unsupported, if this
+	// machine cannot do it.
+	Isolation(kind string) (Engine, error)
+}
+
 // Capabilities describes what an engine can do on this machine.
 type Capabilities struct {
 	// Isolation names the boundary between a sandbox and the host, such as "gvisor/systrap". Users see it, so

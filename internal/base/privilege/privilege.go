@@ -26,6 +26,11 @@ var Keeper = []int{
 	unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETFCAP, // write the maps of gVisor's user namespaces
 }
 
+// Container lists the capabilities of a keeper of a container that root started.
+var Container = append([]int{
+	unix.CAP_SYS_ADMIN, // mounts of images with mapped owners, interfaces in the container's network
+}, Keeper...)
+
 // Keep gives up all capabilities of this process but those in keep, for good: programs that it starts cannot get
 // them back. Capabilities that the process lacks stay lacking. Without CAP_SETPCAP, it only gives up its own.
 // Keep does nothing for an ordinary user.

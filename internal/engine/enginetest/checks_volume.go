@@ -234,7 +234,8 @@ func checkReadOnly(t *testing.T, s *suite) {
 	}
 	got := script(t, sb, "/mnt/ro",
 		`cat file; for c in 'echo x >new' 'echo x >file' 'rm file' 'mkdir d' 'chmod 600 file' 'mount -o remount,rw `+
-			`/mnt/ro; echo x >new' 'mkdir /b; mount --bind /mnt/ro /b; mount -o remount,bind,rw /b; echo x >/b/new'; `+
+			`/mnt/ro; echo x >new' 'mkdir /b; mount --bind /mnt/ro /b && { mount -o remount,bind,rw /b; `+
+			`echo x >/b/new; }'; `+
 			`do sh -c "$c" 2>/dev/null && echo " $c worked"; done; true`)
 	if got != "content" {
 		t.Errorf("it is %q", got)

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
@@ -38,6 +38,9 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
+	}
+	if e.filter != nil {
+		args.Container = &wire.ContainerArgs{Filter: e.filter}
 	}
 	conn, kill, err := e.startWith(ctx, &args)
 	if err != nil {
@@ -168,7 +171,11 @@ func (e *Engine) Warm(ctx context.Context, limits engine.Limits) (engine.Warm, e
 	if err := e.boot(ctx, ref, engine.Spec{Limits: limits}, nil); err != nil {
 		return nil, err
 	}
-	return &warm{e: e, ref: ref}, nil
+	w := &warm{e: e, ref: ref}
+	if e.filter != nil {
+		return struct{ engine.Warm }{w}, nil // containers have no preparation
+	}
+	return w, nil
 }
 
 // warm is a booted sandbox without an image.
@@ -189,13 +196,13 @@ func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error
 	}
 	args := &wire.PrepareArgs{Root: w.e.opts.Images.Root(img), Layer: w.e.opts.Images.Layer(img), WarmUp: warmUp,
 		Env: imageEnv(img)}
-	_, err = w.e.sandbox(w.Handle()).Call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
+	_, err = w.e.container(w.Handle()).Call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
 	return err
 }
 
 // imageEnv returns the image's environment for commands.
 func imageEnv(img image.Image) map[string]string {
-	env := map[string]string{"PATH": guest.DefaultPath}
+	env := map[string]string{"PATH": kept.DefaultPath}
 	maps.Copy(env, img.Config.Env)
 	return env
 }
@@ -215,7 +222,7 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
 	}
 	w.claimed = true
-	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.ref}), nil
+	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.ref}, w.e.filter != nil), nil
 }
 
 // send sends the claim to the keeper, with the sandbox's mounts.

@@ -114,13 +114,28 @@ func checkKVM() Finding {
 	return f
 }
 
+// CheckContainers reports whether containers work on this machine: it boots one in a temporary directory below dir.
+// executable and tools are as in Options.
+func CheckContainers(ctx context.Context, dir, executable, tools string) Finding {
+	f := Finding{Name: "containers"}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	if err := trial(ctx, dir, engine.Container, Options{Executable: executable, Tools: tools}); err != nil {
+		f.Detail, f.Remedy = "a trial container did not start: "+errors.Message(err), cmp.Or(errors.RemedyOf(err),
+			"remove container from isolation.allowed, or read docs/isolation.md")
+		return f
+	}
+	f.OK, f.Detail = true, "allowed by isolation.allowed; they share the kernel of this machine: docs/isolation.md"
+	return f
+}
+
 // checkBoot boots a sandbox without an image.
 func checkBoot(ctx context.Context, dir, executable, sentry string) (f Finding) {
 	f = Finding{Name: "sandbox"}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	begin := time.Now()
-	err := trial(ctx, dir, executable, sentry)
+	err := trial(ctx, dir, engine.GVisor, Options{Executable: executable, Sentry: sentry})
 	if err != nil {
 		f.Detail = "a trial sandbox did not start: " + err.Error()
 		f.Remedy = errors.RemedyOf(err)
@@ -134,7 +149,8 @@ func checkBoot(ctx context.Context, dir, executable, sentry string) (f Finding) 
 	return f
 }
 
-func trial(ctx context.Context, dir, executable, sentry string) (err error) {
+// trial boots and destroys a sandbox of a kind, with options whose directory is below dir.
+func trial(ctx context.Context, dir, kind string, o Options) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return errors.Wrapf(err, "create directory")
 	}
@@ -147,12 +163,17 @@ func trial(ctx context.Context, dir, executable, sentry string) (err error) {
 	if err != nil {
 		return errors.Wrapf(err, "resolve directory")
 	}
-	e, err := Open(ctx, Options{Dir: temp, Executable: executable, Sentry: sentry})
+	o.Dir = temp
+	e, err := Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	w, err := e.Warm(ctx, engine.Limits{CPU: 1, Memory: 256 << 20, Processes: 100})
+	of, err := e.Isolation(kind)
+	if err != nil {
+		return err
+	}
+	w, err := of.(engine.Warmer).Warm(ctx, engine.Limits{CPU: 1, Memory: 256 << 20, Processes: 100})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 
 // These tests cover parts that only this engine has: keepers, gVisor itself, limits of volumes.
 
-func create(t *testing.T, e *gvisor.Engine, spec engine.Spec) engine.Sandbox {
+func create(t *testing.T, e engine.Engine, spec engine.Spec) engine.Sandbox {
 	t.Helper()
 	if spec.Image == "" {
 		spec.Image = "base"

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
@@ -79,8 +80,15 @@ type Options struct {
 // defaultOutput is the default of Options.OutputBytes.
 const defaultOutput = 64 << 20
 
-// Engine runs gVisor sandboxes. It implements engine.Engine and engine.Warmer.
+// Engine runs gVisor sandboxes, or containers (Containers). It implements engine.Engine, engine.Isolator and
+// engine.Warmer.
 type Engine struct {
+	*machine
+	filter []unix.SockFilter // the filter of system calls of containers; nil for sandboxes of gVisor
+}
+
+// machine is what the engines of one data directory have in common.
+type machine struct {
 	opts     Options
 	rootless bool
 	cgroups  bool
@@ -93,16 +101,18 @@ type Engine struct {
 
 // holding protects the objects that one sandbox uses from deletion.
 type holding struct {
-	id       string // Spec.ID, "" before the claim
-	ending   bool   // it is being destroyed; its keeper may already be gone
-	releases []func()
+	id        string // Spec.ID, "" before the claim
+	container bool   // rather than a sandbox of gVisor
+	ending    bool   // it is being destroyed; its keeper may already be gone
+	releases  []func()
 }
 
 // uses is a file in a sandbox's directory. It tells a later engine which objects the sandbox uses.
 type uses struct {
-	ID     string
-	Image  string
-	Mounts []engine.Mount
+	ID        string
+	Image     string
+	Mounts    []engine.Mount
+	Container bool `json:",omitempty"` // it is a container
 }
 
 const usesFile = "uses.json"
@@ -131,7 +141,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 			return nil, err
 		}
 	}
-	e := &Engine{opts: opts, rootless: os.Geteuid() != 0, holding: map[string]*holding{}}
+	e := &Engine{machine: &machine{opts: opts, rootless: os.Geteuid() != 0, holding: map[string]*holding{}}}
 	e.cgroups = !e.rootless && cgroup.Available("harvest-probe-"+newRef()) == nil
 	if err := os.MkdirAll(e.sandboxes(), 0o700); err != nil {
 		return nil, errors.Wrapf(err, "create directory of sandboxes")
@@ -194,7 +204,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	if err != nil {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
-	h := &holding{id: u.ID}
+	h := &holding{id: u.ID, container: u.Container}
 	if err := e.hold(h, u); err != nil {
 		logf.Errorf(ctx, "adopt sandbox %s: %v", ref, err)
 	}
@@ -241,7 +251,7 @@ func (e *Engine) take(ref, id string) (*holding, error) {
 		h = &holding{}
 		e.holding[ref] = h
 	}
-	h.id = id
+	h.id, h.container = id, e.filter != nil
 	return h, nil
 }
 
@@ -259,7 +269,12 @@ func (e *Engine) drop(ref string) {
 }
 
 // Name implements engine.Engine.
-func (e *Engine) Name() string { return "gvisor" }
+func (e *Engine) Name() string {
+	if e.filter != nil {
+		return engine.Container
+	}
+	return engine.GVisor
+}
 
 // Images implements engine.Engine.
 func (e *Engine) Images() image.Builder { return e.opts.Images }
@@ -280,6 +295,9 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		Isolated: true, Private: true,
 		Network: true, Rules: true, Denials: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files", "volume_files"}}
+	if e.filter != nil {
+		return ofContainers(c)
+	}
 	if e.rootless {
 		c.Isolation += " rootless"
 	}
@@ -315,7 +333,7 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	if held == nil || held.id != h.ID {
 		return nil, errors.Newf(errors.NotFound, "sandbox %q is gone", h.ID)
 	}
-	return e.sandbox(h), nil
+	return e.sandbox(h, held.container), nil
 }
 
 // Create implements engine.Engine.
@@ -323,6 +341,10 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	ref := newRef()
 	prepare := e.prepare
 	if spec.Checkpoint != "" {
+		if e.filter != nil {
+			return nil, errors.Remedy(errors.Newf(errors.Unsupported, "a container cannot start from a checkpoint"),
+				"use "+engine.GVisor+", or a snapshot of files")
+		}
 		prepare = e.prepareRestore
 	}
 	claim, err := prepare(ctx, ref, spec)
@@ -332,7 +354,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	if err := e.boot(ctx, ref, spec, claim); err != nil {
 		return nil, err
 	}
-	return e.sandbox(engine.Handle{ID: spec.ID, Ref: ref}), nil
+	return e.sandbox(engine.Handle{ID: spec.ID, Ref: ref}, e.filter != nil), nil
 }
 
 // prepare takes ref for the spec, and resolves its image and volumes. If it fails, ref is free again.
@@ -374,6 +396,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 
 // writeUses records the objects that the sandbox uses in ref's directory, which is created if missing.
 func (e *Engine) writeUses(ref string, u uses) error {
+	u.Container = e.filter != nil
 	b, err := json.Marshal(u)
 	if err == nil {
 		err = os.MkdirAll(e.dir(ref), 0o700)

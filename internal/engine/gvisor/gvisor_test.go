@@ -90,6 +90,21 @@ func TestConformance(t *testing.T) {
 	conformance(t)
 }
 
+// TestConformanceOfContainers runs the suite with containers.
+func TestConformanceOfContainers(t *testing.T) {
+	testenv.Root(t)
+	enginetest.Run(t, enginetest.Harness{
+		Open: func(t *testing.T, dir string) engine.Engine {
+			e, err := open(t, dir).Containers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return closing{e, e.Volumes().(*volume.Local)}
+		},
+		DataDir: func(t *testing.T) string { return testenv.DataDir(t) },
+	})
+}
+
 // stranger is a user without an entry in any database.
 const stranger = 23456
 

@@ -11,13 +11,13 @@ import (
 )
 
 // SetNetwork implements engine.Networker.
-func (s *Sandbox) SetNetwork(ctx context.Context, network engine.Network) error {
+func (s *Container) SetNetwork(ctx context.Context, network engine.Network) error {
 	_, err := s.Call(ctx, wire.Request{Op: wire.SetNetwork, Network: &network})
 	return err
 }
 
 // SetPeers implements engine.Peered.
-func (s *Sandbox) SetPeers(ctx context.Context, p engine.Private) error {
+func (s *Container) SetPeers(ctx context.Context, p engine.Private) error {
 	args := &wire.PeersArgs{Addr: p.Addr, Names: p.Names}
 	for _, peer := range p.Peers {
 		args.Peers = append(args.Peers, wire.Peer{Addr: peer.Addr, Names: peer.Names, Dir: s.e.dir(peer.Handle.Ref)})
@@ -27,7 +27,7 @@ func (s *Sandbox) SetPeers(ctx context.Context, p engine.Private) error {
 }
 
 // Denials implements engine.Networker.
-func (s *Sandbox) Denials(ctx context.Context, seq uint64) ([]engine.Denial, error) {
+func (s *Container) Denials(ctx context.Context, seq uint64) ([]engine.Denial, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Denials, Denials: &wire.DenialsArgs{Seq: seq}})
 	return reply.Denials, err
 }
@@ -36,7 +36,7 @@ func (s *Sandbox) Denials(ctx context.Context, seq uint64) ([]engine.Denial, err
 const dialTries = 3
 
 // Dial implements engine.Dialer.
-func (s *Sandbox) Dial(ctx context.Context, port int) (c net.Conn, err error) {
+func (s *Container) Dial(ctx context.Context, port int) (c net.Conn, err error) {
 	for range dialTries {
 		if c, err = s.dialOnce(ctx, port); !errors.Is(err, io.EOF) {
 			break
@@ -45,7 +45,7 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (c net.Conn, err error) {
 	return c, err
 }
 
-func (s *Sandbox) dialOnce(ctx context.Context, port int) (net.Conn, error) {
+func (s *Container) dialOnce(ctx context.Context, port int) (net.Conn, error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (s *Sandbox) dialOnce(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // dialPort turns conn into a connection to a port of the sandbox.
-func (s *Sandbox) dialPort(conn *wire.Conn, port int) (net.Conn, error) {
+func (s *Container) dialPort(conn *wire.Conn, port int) (net.Conn, error) {
 	if err := conn.SendJSON(wire.KindRequest,
 		wire.Request{Op: wire.Dial, Dial: &wire.DialArgs{Port: port}}); err != nil {
 		return nil, err

@@ -17,22 +17,35 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
-// Sandbox is a gVisor sandbox. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker,
-// engine.Peered and engine.Dialer.
-type Sandbox struct {
+// Sandbox is a gVisor sandbox. It implements engine.Checkpointer and what Container implements.
+type Sandbox struct{ *Container }
+
+// Container is a container. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker, engine.Peered,
+// engine.Snapshotter, engine.Meter and engine.Dialer.
+type Container struct {
 	wire.Client
 	e *Engine
 	h engine.Handle
 }
 
-func (e *Engine) sandbox(h engine.Handle) *Sandbox {
-	s := &Sandbox{e: e, h: h}
+// container returns the sandbox, of either kind, without what only gVisor can do.
+func (e *Engine) container(h engine.Handle) *Container {
+	s := &Container{e: e, h: h}
 	s.Client = wire.Client{ID: h.ID, Connect: s.connect}
 	return s
 }
 
+// sandbox returns the sandbox, with all that its kind can do.
+func (e *Engine) sandbox(h engine.Handle, container bool) engine.Sandbox {
+	c := e.container(h)
+	if container {
+		return c
+	}
+	return &Sandbox{c}
+}
+
 // Handle implements engine.Sandbox.
-func (s *Sandbox) Handle() engine.Handle { return s.h }
+func (s *Container) Handle() engine.Handle { return s.h }
 
 // dial connects to the keeper of the sandbox in dir.
 func dial(ctx context.Context, dir string) (*wire.Conn, error) {
@@ -44,7 +57,7 @@ func dial(ctx context.Context, dir string) (*wire.Conn, error) {
 }
 
 // connect connects to the keeper. A sandbox without one has ended.
-func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
+func (s *Container) connect(ctx context.Context) (*wire.Conn, error) {
 	conn, err := dial(ctx, s.e.dir(s.h.Ref))
 	switch {
 	case err == nil:
@@ -58,7 +71,7 @@ func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 }
 
 // Usage implements engine.Meter.
-func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
+func (s *Container) Usage(ctx context.Context) (engine.Usage, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Usage})
 	if err == nil && reply.Usage == nil {
 		err = errors.Errorf("the keeper of sandbox %s reports no usage", s.h.ID)
@@ -70,7 +83,7 @@ func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
 }
 
 // Wait implements engine.Sandbox.
-func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
+func (s *Container) Wait(ctx context.Context) (engine.End, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Wait})
 	if err == nil {
 		return *reply.End, nil
@@ -93,7 +106,7 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 }
 
 // Destroy implements engine.Sandbox.
-func (s *Sandbox) Destroy(ctx context.Context) error { return s.e.destroy(ctx, s.h.Ref) }
+func (s *Container) Destroy(ctx context.Context) error { return s.e.destroy(ctx, s.h.Ref) }
 
 // alive reports whether ref has a keeper that answers.
 func (e *Engine) alive(ctx context.Context, ref string) bool {
@@ -120,7 +133,7 @@ func (e *Engine) destroy(ctx context.Context, ref string) error {
 		h.ending = true
 	}
 	e.mu.Unlock()
-	s := e.sandbox(engine.Handle{Ref: ref})
+	s := e.container(engine.Handle{Ref: ref})
 	_, err := s.Call(ctx, wire.Request{Op: wire.Destroy})
 	if err != nil && !errors.Is(err, errors.Conflict) {
 		logf.Warnf(ctx, "the keeper of sandbox %s does not end it: %v", ref, err)

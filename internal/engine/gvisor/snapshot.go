@@ -11,7 +11,7 @@ import (
 )
 
 // Snapshot implements engine.Snapshotter. The sandbox is paused until the last byte is written.
-func (s *Sandbox) Snapshot(ctx context.Context, path string, w io.Writer) error {
+func (s *Container) Snapshot(ctx context.Context, path string, w io.Writer) error {
 	if path != "" {
 		if err := wire.CheckPath(path); err != nil {
 			return err
@@ -36,7 +36,7 @@ func (s *Sandbox) Snapshot(ctx context.Context, path string, w io.Writer) error 
 }
 
 // Root implements engine.Rooted.
-func (s *Sandbox) Root() string {
+func (s *Container) Root() string {
 	name := filepath.Join(s.e.dir(s.h.Ref), rootName)
 	if _, err := os.Stat(name); err != nil {
 		return ""

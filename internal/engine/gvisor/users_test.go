@@ -102,17 +102,23 @@ func leased(t *testing.T, first int) bool {
 	return strings.Contains(string(b), fmt.Sprintf(" @harvest-users-%d\n", first))
 }
 
-// usersOf returns the first user of a sandbox on the host. It checks all processes of the sandbox.
-func usersOf(t *testing.T, dir string, sb engine.Sandbox) int {
+// stateOf returns the state of a sandbox's keeper.
+func stateOf(t *testing.T, dir string, sb engine.Sandbox) (state wire.State) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "sandboxes", sb.Handle().Ref, "state.json"))
-	var state wire.State
 	if err == nil {
 		err = json.Unmarshal(b, &state)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return state
+}
+
+// usersOf returns the first user of a sandbox on the host. It checks all processes of the sandbox.
+func usersOf(t *testing.T, dir string, sb engine.Sandbox) int {
+	t.Helper()
+	state := stateOf(t, dir, sb)
 	const size = 1 << 16
 	first := state.FirstUser
 	if first < size {

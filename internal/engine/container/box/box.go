@@ -3,6 +3,7 @@
 package box
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,9 +19,11 @@ import (
 
 // Options are the options of a container.
 type Options struct {
-	Program   string // a static program that calls pid1.Handover first in main
-	FirstUser int    // of this machine: user 0 of the container
+	Program   *os.File // a static program that calls pid1.Handover first in main
+	FirstUser int      // of this machine: user 0 of the container
 	Log       *os.File
+	// Cgroup is the directory of a cgroup of version 2 for the container, or nil.
+	Cgroup *os.File
 }
 
 // Box is a container. All methods may be called concurrently.
@@ -41,9 +44,10 @@ type reply struct {
 	files []*os.File
 }
 
-// namespaces are those that a container does not share with the machine.
+// namespaces are those that a container does not share with the machine. That of cgroups follows when the first process
+// is in its cgroup (pid1): it becomes the root of what the container sees.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |
-	unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+	unix.CLONE_NEWUTS
 
 // Start starts a container, which has no root file system yet. The container ends with the thread that calls Start.
 func Start(o Options) (*Box, error) {
@@ -58,18 +62,16 @@ func Start(o Options) (*Box, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "link")
 	}
-	// By its descriptor, because users of the range may not enter the program's directory.
-	program, err := os.Open(o.Program)
-	if err != nil {
-		return nil, errors.Join(errors.Wrapf(err, "open the program"), conn.Close())
-	}
-	defer program.Close()
 	users := userns.Map(o.FirstUser)
-	cmd := &exec.Cmd{Path: "/proc/self/fd/4", Args: []string{pid1.Name}, Env: []string{}, Dir: "/",
-		ExtraFiles: []*os.File{theirs, program}, Stderr: o.Log,
+	// The program is started by its descriptor, because users of the range may not enter its directory.
+	cmd := &exec.Cmd{Path: "/proc/self/fd/4", Args: []string{pid1.Name}, Env: []string{"GOMAXPROCS=2"}, Dir: "/",
+		ExtraFiles: []*os.File{theirs, o.Program}, Stderr: o.Log,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL, Cloneflags: namespaces,
 			UidMappings: users, GidMappings: users, GidMappingsEnableSetgroups: true,
 			Credential: &syscall.Credential{Uid: 0, Gid: 0, Groups: []uint32{}}}}
+	if o.Cgroup != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(o.Cgroup.Fd())
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(errors.Wrapf(err, "start the first process"), conn.Close())
 	}
@@ -87,8 +89,15 @@ func Start(o Options) (*Box, error) {
 	return b, nil
 }
 
-// Pid returns the process ID of the first process on this machine.
-func (b *Box) Pid() int { return b.init.Process.Pid }
+// Pid returns the process ID of the first process on this machine, or 0 once it has ended.
+func (b *Box) Pid() int {
+	select {
+	case <-b.over:
+		return 0
+	default:
+		return b.init.Process.Pid
+	}
+}
 
 // Wait returns when the container has ended, with the status of its first process.
 func (b *Box) Wait() unix.WaitStatus {
@@ -180,9 +189,19 @@ func (b *Box) call(r pid1.Request, want int, files ...*os.File) (pid1.Message, [
 	}
 }
 
-// Enter gives the container its root file system and its volumes.
-func (b *Box) Enter(a pid1.EnterArgs, root *os.File, mounts []*os.File) error {
-	_, _, err := b.call(pid1.Request{Op: pid1.Enter, Enter: &a}, 0, append([]*os.File{root}, mounts...)...)
+// Users returns the user namespace of the container.
+func (b *Box) Users() (*os.File, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", b.Pid()))
+	return f, errors.Wrapf(err, "open the users of the container")
+}
+
+// Enter gives the container its root file system, the files of a layer unless it is nil, and its volumes.
+func (b *Box) Enter(a pid1.EnterArgs, root, layer *os.File, mounts []*os.File) error {
+	files := []*os.File{root}
+	if a.Layer = layer != nil; a.Layer {
+		files = append(files, layer)
+	}
+	_, _, err := b.call(pid1.Request{Op: pid1.Enter, Enter: &a}, 0, append(files, mounts...)...)
 	return err
 }
 
@@ -217,23 +236,10 @@ func (b *Box) Terminal() (master, slave *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// Signal sends a signal to a process, or to the foreground process group of its terminal.
-func (b *Box) Signal(pid int, sig syscall.Signal, group bool) error {
-	_, _, err := b.call(pid1.Request{Op: pid1.Signal,
-		Signal: &pid1.SignalArgs{PID: pid, Signal: int(sig), Group: group}}, 0)
-	return err
-}
-
-// Processes returns the processes of the container.
-func (b *Box) Processes() ([]pid1.Process, error) {
-	m, _, err := b.call(pid1.Request{Op: pid1.List}, 0)
-	return m.Processes, err
-}
-
-// CheckDir returns an error if commands cannot start in a directory.
-func (b *Box) CheckDir(dir string) error {
-	_, _, err := b.call(pid1.Request{Op: pid1.Dir, Path: dir}, 0)
-	return err
+// Dir returns the path of a directory in which commands can start, without symbolic links.
+func (b *Box) Dir(path string) (string, error) {
+	m, _, err := b.call(pid1.Request{Op: pid1.Dir, Path: path}, 0)
+	return string(m.Content), err
 }
 
 // ReadFile returns the content of a small file. A missing file is empty.

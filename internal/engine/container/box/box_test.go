@@ -50,7 +50,12 @@ func start(t *testing.T, a pid1.EnterArgs) *started {
 	}
 	defer users.Close()
 	dir := t.TempDir()
-	b, err := box.Start(box.Options{Program: exe, FirstUser: lease.First, Log: os.Stderr})
+	program, err := os.Open(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	b, err := box.Start(box.Options{Program: program, FirstUser: lease.First, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +68,7 @@ func start(t *testing.T, a pid1.EnterArgs) *started {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := b.Enter(a, root, nil); err != nil {
+	if err := b.Enter(a, root, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	return &started{b, t, dir}

@@ -86,6 +86,9 @@ func setUp(device int) error {
 	if err := netlink.LinkSetMTU(link, netstack.MTU); err != nil {
 		return errors.Wrapf(err, "set the size of packets")
 	}
+	if err := netlink.LinkSetHardwareAddr(link, netstack.GuestLinkAddress()); err != nil {
+		return errors.Wrapf(err, "set the Ethernet address")
+	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return errors.Wrapf(err, "bring the interface up")
 	}

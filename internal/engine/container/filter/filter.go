@@ -6,14 +6,14 @@
 package filter
 
 import (
+	"cmp"
 	"slices"
 
-	"github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
 	moby "github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/seccomp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -25,14 +25,18 @@ var capabilities = []string{"CAP_SYS_CHROOT"}
 var namespaces = []string{"clone", "clone3", "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr",
 	"move_mount", "open_tree", "pivot_root", "setdomainname", "sethostname", "setns", "umount2", "unshare"}
 
-// operations are the comparisons of arguments that the profile uses, and those of the compiler.
-var operations = map[specs.LinuxSeccompOperator]seccomp.Operation{
-	specs.OpEqualTo: seccomp.Equal, specs.OpNotEqual: seccomp.NotEqual, specs.OpLessThan: seccomp.LessThan,
-	specs.OpLessEqual: seccomp.LessOrEqual, specs.OpGreaterThan: seccomp.GreaterThan,
-	specs.OpGreaterEqual: seccomp.GreaterOrEqual,
+// matchers are the comparisons of arguments that the profile uses, and those of the compiler.
+var matchers = map[specs.LinuxSeccompOperator]func(uint64) seccomp.ValueMatcher{
+	specs.OpEqualTo:      func(v uint64) seccomp.ValueMatcher { return seccomp.EqualTo(v) },
+	specs.OpNotEqual:     func(v uint64) seccomp.ValueMatcher { return seccomp.NotEqual(v) },
+	specs.OpLessThan:     func(v uint64) seccomp.ValueMatcher { return seccomp.LessThan(v) },
+	specs.OpLessEqual:    func(v uint64) seccomp.ValueMatcher { return seccomp.LessThanOrEqual(v) },
+	specs.OpGreaterThan:  func(v uint64) seccomp.ValueMatcher { return seccomp.GreaterThan(v) },
+	specs.OpGreaterEqual: func(v uint64) seccomp.ValueMatcher { return seccomp.GreaterThanOrEqual(v) },
 }
 
-// Program returns the filter for this kind of machine.
+// Program returns the filter for this kind of machine. The compiler is gVisor's: that of go-seccomp-bpf compares
+// numbers of system calls with arguments once a condition has failed.
 func Program() ([]unix.SockFilter, error) {
 	profile, err := moby.GetDefaultProfile(&specs.Spec{Process: &specs.Process{
 		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities}}})
@@ -43,71 +47,72 @@ func Program() ([]unix.SockFilter, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "find the system calls of this machine")
 	}
-	policy := seccomp.Policy{DefaultAction: seccomp.ActionErrno,
-		Syscalls: []seccomp.SyscallGroup{{Action: seccomp.ActionAllow, Names: namespaces}}}
-	done := map[string]bool{}
+	allowed := seccomp.NewSyscallRules()
 	for _, name := range namespaces {
-		done[name] = true
+		if number, known := machine.SyscallNames[name]; known {
+			allowed.Set(uintptr(number), seccomp.MatchAll{})
+		}
 	}
+	sets := []seccomp.RuleSet{{Rules: allowed, Action: seccomp.Allow}}
 	for _, call := range profile.Syscalls {
 		if !slices.ContainsFunc(call.Names, func(name string) bool { return !slices.Contains(namespaces, name) }) {
 			continue // the rule limits what is allowed above
 		}
-		group, err := groupOf(call, func(name string) bool {
-			_, known := machine.SyscallNames[name]
-			return known && !slices.Contains(namespaces, name) && !(done[name] && len(call.Args) == 0)
-		})
+		action, rule, err := ruleOf(call)
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range group.Names {
-			done[name] = true
+		at := slices.IndexFunc(sets, func(s seccomp.RuleSet) bool { return s.Action == action })
+		if at < 0 {
+			at = len(sets)
+			sets = append(sets, seccomp.RuleSet{Rules: seccomp.NewSyscallRules(), Action: action})
 		}
-		policy.Syscalls = append(policy.Syscalls, group)
+		for _, name := range call.Names {
+			if number, known := machine.SyscallNames[name]; known && !slices.Contains(namespaces, name) {
+				sets[at].Rules.Add(uintptr(number), rule)
+			}
+		}
 	}
-	instructions, err := policy.Assemble()
+	sets = slices.DeleteFunc(sets, func(s seccomp.RuleSet) bool { return s.Rules.Size() == 0 })
+	refused := seccomp.ReturnError.Code(uint16(unix.EPERM))
+	compiled := seccomp.Program{RuleSets: sets, Options: seccomp.ProgramOptions{DefaultAction: refused,
+		BadArchAction: refused}}
+	instructions, _, err := compiled.Build()
 	if err != nil {
 		return nil, errors.Wrapf(err, "compile the filter of system calls")
 	}
-	raw, err := bpf.Assemble(instructions)
-	if err != nil {
-		return nil, errors.Wrapf(err, "assemble the filter of system calls")
-	}
-	program := make([]unix.SockFilter, len(raw))
-	for i, in := range raw {
-		program[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	program := make([]unix.SockFilter, len(instructions))
+	for i, in := range instructions {
+		program[i] = unix.SockFilter{Code: in.OpCode, Jt: in.JumpIfTrue, Jf: in.JumpIfFalse, K: in.K}
 	}
 	return program, nil
 }
 
-// groupOf converts a rule of the profile for the system calls that use accepts.
-func groupOf(call specs.LinuxSyscall, use func(name string) bool) (seccomp.SyscallGroup, error) {
-	var g seccomp.SyscallGroup
-	switch {
-	case call.Action == specs.ActAllow:
-		g.Action = seccomp.ActionAllow
-	case call.Action == specs.ActErrno && call.ErrnoRet != nil:
-		g.Action = seccomp.ActionErrno | seccomp.Action(*call.ErrnoRet)
+// ruleOf converts a rule of the profile.
+func ruleOf(call specs.LinuxSyscall) (seccomp.Action, seccomp.SyscallRule, error) {
+	var action seccomp.Action
+	switch call.Action {
+	case specs.ActAllow:
+		action = seccomp.Allow
+	case specs.ActErrno:
+		code := uint(unix.EPERM)
+		action = seccomp.ReturnError.Code(uint16(*cmp.Or(call.ErrnoRet, &code)))
 	default:
-		return g, errors.Errorf("the profile has the action %s for %v", call.Action, call.Names)
+		return "", nil, errors.Errorf("the profile has the action %s for %v", call.Action, call.Names)
 	}
-	var conditions seccomp.ArgumentConditions
+	if len(call.Args) == 0 {
+		return action, seccomp.MatchAll{}, nil
+	}
+	var rule seccomp.PerArg
+	for i := range rule {
+		rule[i] = seccomp.AnyValue{}
+	}
 	for _, a := range call.Args {
-		op, known := operations[a.Op]
-		if !known {
-			return g, errors.Errorf("the profile has the comparison %s for %v", a.Op, call.Names)
+		matcher := matchers[a.Op]
+		if matcher == nil {
+			return "", nil, errors.Errorf("the profile has the comparison %s for %v", a.Op, call.Names)
 		}
-		conditions = append(conditions, seccomp.Condition{Argument: uint32(a.Index), Operation: op, Value: a.Value})
+		rule[a.Index] = matcher(a.Value)
 	}
-	for _, name := range call.Names {
-		switch {
-		case !use(name):
-		case len(conditions) == 0:
-			g.Names = append(g.Names, name)
-		default:
-			g.NamesWithCondtions = append(g.NamesWithCondtions,
-				seccomp.NameWithConditions{Name: name, Conditions: conditions})
-		}
-	}
-	return g, nil
+	return action, rule, nil
 }

@@ -32,9 +32,17 @@ const kept = 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERR
 	1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT
 
 // enter makes the container's file system the root of this process, and gives up the privileges that it needs for that.
+// It runs on the thread that starts commands.
 func enter(a *EnterArgs, files []*os.File) error {
-	if len(files) != 1+len(a.Mounts) {
-		return errors.Errorf("%d mounts for a root and %d volumes", len(files), len(a.Mounts))
+	want := 1 + len(a.Mounts)
+	if a.Layer {
+		want++
+	}
+	if len(files) != want {
+		return errors.Errorf("%d files for a root and %d volumes", len(files), len(a.Mounts))
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil { // its cgroup is the root
+		return failed(err, "make a namespace of cgroups")
 	}
 	system, err := openSystem()
 	defer system.close()
@@ -44,11 +52,18 @@ func enter(a *EnterArgs, files []*os.File) error {
 	if err := pivot(files[0]); err != nil {
 		return err
 	}
+	files = files[1:]
+	if a.Layer {
+		if err := fill(files[0]); err != nil { // before there are mounts in the way
+			return err
+		}
+		files = files[1:]
+	}
 	if err := system.mount(); err != nil {
 		return err
 	}
 	for i, m := range a.Mounts {
-		if err := attach(files[1+i], m.Path, m.ReadOnly); err != nil {
+		if err := attach(files[i], m.Path, m.ReadOnly); err != nil {
 			return err
 		}
 	}
@@ -63,12 +78,23 @@ func enter(a *EnterArgs, files []*os.File) error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	if n := uint64(a.OpenFile); n > 0 {
-		if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
-			return failed(err, "limit open files to %d", n)
-		}
+	if err := limitFiles(uint64(a.OpenFile)); err != nil {
+		return err
 	}
 	return drop(a)
+}
+
+// limitFiles limits the open files of each process to n, or to the limit of this machine if that is lower: a container
+// cannot exceed it. 0 is no limit but that.
+func limitFiles(n uint64) error {
+	var now syscall.Rlimit
+	if err := syscall.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
+		return failed(err, "read the limit of open files")
+	}
+	if n == 0 || n > now.Max {
+		n = now.Max
+	}
+	return failed(syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}), "limit open files to %d", n)
 }
 
 // pivot makes a detached mount the root of this mount namespace, and unmounts the old one.
@@ -279,18 +305,25 @@ func hide(path string) error {
 	return moveTo(f, path)
 }
 
-// replace writes a file below a directory of the image, which is created if missing. A symbolic link is replaced, not
-// followed.
+// replace writes a file below a directory of the image, which is created if missing, and whose time stays. A symbolic
+// link is replaced, not followed.
 func replace(f File) error {
 	dir, name := filepath.Split(f.Path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return failed(err, "create %s", dir)
 	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return failed(err, "look at %s", dir)
+	}
 	temp := filepath.Join(dir, ".harvest-"+strings.TrimPrefix(name, "."))
 	if err := os.WriteFile(temp, []byte(f.Content), 0o644); err != nil {
 		return failed(err, "write %s", f.Path)
 	}
-	return failed(unix.Rename(temp, f.Path), "write %s", f.Path)
+	if err := unix.Rename(temp, f.Path); err != nil {
+		return failed(err, "write %s", f.Path)
+	}
+	return failed(os.Chtimes(dir, info.ModTime(), info.ModTime()), "set the time of %s", dir)
 }
 
 // loopbackUp brings the interface lo up.
@@ -308,40 +341,41 @@ func loopbackUp() error {
 	return failed(unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr), "bring lo up")
 }
 
-// drop gives up the privileges that no program of the container has, in all threads.
+// drop gives up the privileges that no program of the container has, in this thread. dropAll follows.
 func drop(a *EnterArgs) error {
-	every := func(what string, trap, a1, a2, a3 uintptr) error {
-		if _, _, errno := syscall.AllThreadsSyscall(trap, a1, a2, a3); errno != 0 {
-			return failed(errno, "%s", what)
-		}
-		return nil
-	}
 	if a.NoSetuid {
-		_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-		if errno != 0 {
-			return failed(errno, "refuse new privileges")
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return failed(err, "refuse new privileges")
 		}
 	}
 	if err := confine(a.Filter); err != nil {
 		return err
 	}
+	return reduce(syscall.RawSyscall)
+}
+
+// dropAll does in all threads what drop has done in one. It takes milliseconds, for which no command has to wait.
+func dropAll() error { return reduce(syscall.AllThreadsSyscall) }
+
+// reduce gives up all capabilities but kept ones, by call.
+func reduce(call func(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno syscall.Errno)) error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if kept>>c&1 == 1 {
 			continue
 		}
-		err := every("drop a capability", unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if f := (*Failure)(nil); errors.As(err, &f) && f.Errno == unix.EINVAL { // the kernel does not know it
-			continue
-		}
-		if err != nil {
-			return err
+		_, _, errno := call(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errno != 0 && errno != unix.EINVAL { // the kernel does not know it
+			return failed(errno, "drop a capability")
 		}
 	}
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	low, high := uint32(kept&0xffffffff), uint32(uint64(kept)>>32)
 	data := [2]unix.CapUserData{{Effective: low, Permitted: low}, {Effective: high, Permitted: high}}
-	return every("drop capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)),
-		uintptr(unsafe.Pointer(&data[0])), 0)
+	_, _, errno := call(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno != 0 {
+		return failed(errno, "drop capabilities")
+	}
+	return nil
 }
 
 // confine installs a filter of system calls for all threads.

@@ -5,6 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,14 +27,18 @@ func Handover() {
 	}
 }
 
-// Main runs the first process of a container, and returns its exit code. The container ends with it.
+// Main runs the first process of a container, and returns its exit code. The container ends with it. All requests are
+// answered, and all commands started, by one thread, whose privileges and namespaces they inherit (enter).
 func Main() int {
+	runtime.LockOSThread()
 	// A program of the container must not read this process's memory or use its descriptors.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 1
 	}
 	name := append([]byte(Name), 0)
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0)
+	// The keeper ignores these signals. Programs would inherit that, but not that they are caught.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE)
 	file := os.NewFile(LinkFD, "link")
 	conn, err := net.FileConn(file)
 	_ = file.Close()
@@ -74,17 +81,19 @@ func (s *server) answer(r *Request, files []*os.File) (m Message, out []*os.File
 	var err error
 	switch {
 	case r.Op == Enter && r.Enter != nil:
-		err = enter(r.Enter, files)
+		if err = enter(r.Enter, files); err == nil {
+			go func() {
+				if dropAll() != nil {
+					_ = s.link.Close() // Main ends
+				}
+			}()
+		}
 	case r.Op == Start && r.Start != nil:
 		m.PID, err = s.start(r.Start, files)
 	case r.Op == Terminal:
 		out, err = terminal()
-	case r.Op == Signal && r.Signal != nil:
-		err = signal(r.Signal)
-	case r.Op == List:
-		m.Processes, err = list()
 	case r.Op == Dir:
-		err = checkDir(r.Path)
+		m.Content, err = checkDir(r.Path)
 	case r.Op == Read:
 		m.Content, err = readSmall(r.Path)
 	default:
@@ -234,70 +243,16 @@ func terminal() ([]*os.File, error) {
 	return []*os.File{master, os.NewFile(fd, "terminal")}, nil
 }
 
-// signal sends a signal to a process, or to the foreground process group of its terminal.
-func signal(a *SignalArgs) error {
-	if a.PID <= 1 {
-		return errors.Errorf("process %d gets no signals", a.PID)
-	}
-	to := a.PID
-	if a.Group {
-		stat, err := statOf(a.PID)
-		if err != nil || stat.foreground <= 0 {
-			return failed(unix.ESRCH, "signal the foreground of process %d", a.PID)
-		}
-		to = -stat.foreground
-	}
-	return failed(unix.Kill(to, unix.Signal(a.Signal)), "signal process %d", a.PID)
-}
-
-// list returns the processes of the container but this one.
-func list() (all []Process, err error) {
-	entries, err := os.ReadDir("/proc")
+func checkDir(dir string) (real []byte, err error) {
+	path, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return nil, failed(err, "list processes")
+		return nil, failed(err, "enter %s", dir)
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == 1 {
-			continue
-		}
-		if s, err := statOf(pid); err == nil { // else it has just ended
-			all = append(all, Process{PID: pid, Parent: s.parent, Group: s.group})
-		}
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
+		err = unix.ENOTDIR
 	}
-	return all, nil
-}
-
-type stat struct{ parent, group, foreground int }
-
-// statOf reads /proc/PID/stat: proc_pid_stat(5). The name of the program may contain spaces and parentheses.
-func statOf(pid int) (s stat, err error) {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return s, err
-	}
-	text := string(raw)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 6 {
-		return s, errors.Errorf("%q is no line of /proc/%d/stat", text, pid)
-	}
-	for i, to := range map[int]*int{1: &s.parent, 2: &s.group, 5: &s.foreground} {
-		if *to, err = strconv.Atoi(fields[i]); err != nil {
-			return s, errors.Wrapf(err, "read /proc/%d/stat", pid)
-		}
-	}
-	return s, nil
-}
-
-func checkDir(dir string) error {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return failed(err, "enter %s", dir)
-	}
-	if !info.IsDir() {
-		return failed(unix.ENOTDIR, "enter %s", dir)
-	}
-	return nil
+	return []byte(path), failed(err, "enter %s", dir)
 }
 
 // maxSmall is the maximum size of a file to read.

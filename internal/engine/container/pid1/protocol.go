@@ -39,25 +39,24 @@ const (
 	Enter    Operation = "enter"    // the files of Enter: makes the root file system, and drops privileges
 	Start    Operation = "start"    // standard input, output and error, and the program if StartArgs.Own is set
 	Terminal Operation = "terminal" // the reply comes with both ends of a new terminal
-	Signal   Operation = "signal"
-	List     Operation = "list" // the processes of the container
-	Dir      Operation = "dir"  // whether commands can start in a directory
-	Read     Operation = "read" // the content of a small file
+	Dir      Operation = "dir"      // the path of a directory in which commands can start, without symbolic links
+	Read     Operation = "read"     // the content of a small file
 )
 
 // Request is a message of the keeper.
 type Request struct {
-	ID     uint64
-	Op     Operation
-	Enter  *EnterArgs  `json:",omitempty"`
-	Start  *StartArgs  `json:",omitempty"`
-	Signal *SignalArgs `json:",omitempty"`
-	Path   string      `json:",omitempty"` // of Dir and Read
+	ID    uint64
+	Op    Operation
+	Enter *EnterArgs `json:",omitempty"`
+	Start *StartArgs `json:",omitempty"`
+	Path  string     `json:",omitempty"` // of Dir and Read
 }
 
-// EnterArgs describe the container. The first file is the mount of its root, the others are those of Mounts, in order.
+// EnterArgs describe the container. The first file is the mount of its root, the next one the layer if Layer is set,
+// and the others are those of Mounts, in order.
 type EnterArgs struct {
 	Hostname string
+	Layer    bool // a file is a tar stream in the form of an OCI layer, which is unpacked over the image
 	Mounts   []Mount
 	Files    []File // written in this order
 	NoSetuid bool   // programs gain no privileges by setuid bits and file capabilities
@@ -86,25 +85,13 @@ type StartArgs struct {
 	Own      bool // the program is the fourth file
 }
 
-// SignalArgs name a process and a signal. Group is the foreground process group of the terminal that the process
-// controls.
-type SignalArgs struct {
-	PID    int
-	Signal int
-	Group  bool
-}
-
-// Process is a process of the container.
-type Process struct{ PID, Parent, Group int }
-
 // Message is a message of this process: a reply to the request ID, or the end of a command.
 type Message struct {
-	ID        uint64           `json:",omitempty"`
-	Error     *Failure         `json:",omitempty"`
-	PID       int              `json:",omitempty"` // of a started command
-	Processes []Process        `json:",omitempty"`
-	Content   []byte           `json:",omitempty"`
-	Exit      *unix.WaitStatus `json:",omitempty"` // with PID: the command has ended
+	ID      uint64           `json:",omitempty"`
+	Error   *Failure         `json:",omitempty"`
+	PID     int              `json:",omitempty"` // of a started command
+	Content []byte           `json:",omitempty"`
+	Exit    *unix.WaitStatus `json:",omitempty"` // with PID: the command has ended
 }
 
 // Failure is the failed system call of a request.

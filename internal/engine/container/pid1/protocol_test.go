@@ -90,7 +90,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(message(1, `{"PID":2,"Exit":9}`), 1)
 	f.Add(message(2, `{}`), 1)
 	f.Add([]byte{0, 255, 255, 255, 255}, 0)
-	f.Add(slices.Concat(message(0, `{"ID":1,"Processes":[{"PID":-1}]}`), message(3, `{`)), 9)
+	f.Add(slices.Concat(message(0, `{"ID":1,"Content":"eA=="}`), message(3, `{`)), 9)
 	f.Fuzz(func(t *testing.T, raw []byte, at int) {
 		a, b := links(t)
 		null, err := os.Open(os.DevNull)

@@ -60,9 +60,19 @@ func find(root, controller string) (hierarchy, bool) {
 	return hierarchy{}, false
 }
 
+// findFreezer finds the hierarchy that can freeze processes. Version 2 needs no controller for that.
+func findFreezer(root string) (hierarchy, bool) {
+	for _, dir := range []string{root, filepath.Join(root, "unified")} {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err == nil { // exists in version 2 only
+			return hierarchy{controller: freezer, dir: dir, v2: true}, true
+		}
+	}
+	return find(root, freezer)
+}
+
 // Available returns an error if groups cannot be created here. It creates one to find out.
 func Available(probe string) error {
-	g, err := Create(probe, engine.Limits{Memory: 1 << 30, CPU: 1, Processes: 100}, 0)
+	g, err := Create(probe, Options{Limits: engine.Limits{Memory: 1 << 30, CPU: 1, Processes: 100}})
 	if err != nil {
 		return err
 	}
@@ -75,12 +85,27 @@ type Group struct {
 	in   []hierarchy
 }
 
-// Create creates the group and sets its limits. Zero means no limit. extra is additional memory in bytes for
-// gVisor itself.
-func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
+// Options are the options of Create.
+type Options struct {
+	Limits engine.Limits // 0 means no limit
+	Memory int64         // in bytes, more than the limit, for what runs the sandbox
+	Tasks  int           // more than the limit of processes, for what runs the sandbox
+	// Freezer makes Freeze work.
+	Freezer bool
+}
+
+// Create creates the group and sets its limits.
+func Create(name string, o Options) (*Group, error) {
 	in, err := hierarchies(Root)
 	if err != nil {
 		return nil, err
+	}
+	if o.Freezer {
+		h, ok := findFreezer(Root)
+		if !ok {
+			return nil, errors.Newf(errors.Unsupported, "there is no cgroup on this machine that can freeze processes")
+		}
+		in = append(in, h)
 	}
 	g := &Group{name: name, in: in}
 	for _, h := range in {
@@ -90,7 +115,7 @@ func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
 		}
 		err = os.Mkdir(filepath.Join(h.dir, name), 0o755)
 		if err == nil || h.v2 && os.IsExist(err) {
-			err = g.limit(h, limits, extra)
+			err = g.limit(h, o)
 		}
 		if err != nil {
 			return nil, errors.Join(errors.Wrapf(err, "make cgroup for %s", h.controller), g.Remove())
@@ -102,14 +127,62 @@ func Create(name string, limits engine.Limits, extra int64) (*Group, error) {
 // Open returns an existing group, or the remains of one.
 func Open(name string) *Group {
 	in, _ := hierarchies(Root)
+	if h, ok := findFreezer(Root); ok {
+		in = append(in, h)
+	}
 	return &Group{name: name, in: in}
 }
+
+// freezer is the controller that freezes processes.
+const freezer = "freezer"
+
+// Freeze stops all processes of the group, or lets them continue. It returns when they stand still.
+func (g *Group) Freeze(frozen bool) error {
+	for _, h := range g.in {
+		if h.controller != freezer {
+			continue
+		}
+		file, value, state := "freezer.state", "THAWED", "freezer.state"
+		if frozen {
+			value = "FROZEN"
+		}
+		want := value
+		if h.v2 {
+			file, state, value, want = "cgroup.freeze", "cgroup.events", "0", "frozen 0"
+			if frozen {
+				value, want = "1", "frozen 1"
+			}
+		}
+		for begin := time.Now(); ; {
+			// Version 1 needs the order again while processes fork.
+			if err := os.WriteFile(filepath.Join(h.dir, g.name, file), []byte(value), 0); err != nil {
+				return errors.Wrapf(err, "freeze the processes of a cgroup")
+			}
+			b, err := os.ReadFile(filepath.Join(h.dir, g.name, state))
+			if err != nil {
+				return errors.Wrapf(err, "freeze the processes of a cgroup")
+			}
+			if strings.Contains(string(b), want) {
+				return nil
+			}
+			if time.Since(begin) > freezeTime {
+				return errors.Errorf("the processes of the cgroup do not become %q: %q", want, b)
+			}
+			time.Sleep(gonePause)
+		}
+	}
+	return errors.Errorf("the group %s has no freezer", g.name)
+}
+
+// freezeTime limits the time of Freeze.
+const freezeTime = 10 * time.Second
 
 // CPUPeriod is the period of CPU quotas in microseconds.
 const CPUPeriod = 100_000
 
 // limit sets one controller's limit.
-func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
+func (g *Group) limit(h hierarchy, o Options) error {
+	l := o.Limits
 	write := func(file string, value int64) error {
 		return os.WriteFile(filepath.Join(h.dir, g.name, file), strconv.AppendInt(nil, value, 10), 0)
 	}
@@ -121,17 +194,17 @@ func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	case h.controller == "cpu" && quota > 0:
 		return errors.Join(write("cpu.cfs_period_us", CPUPeriod), write("cpu.cfs_quota_us", quota))
 	case h.controller == "memory" && l.Memory > 0 && h.v2:
-		// gVisor's processes are useless without each other, and swap would only delay the end.
+		// The processes of a sandbox are useless without each other, and swap would only delay the end.
 		_ = write("memory.oom.group", 1)
 		_ = write("memory.swap.max", 0)
-		return write("memory.max", l.Memory+extra)
+		return write("memory.max", l.Memory+o.Memory)
 	case h.controller == "memory" && l.Memory > 0:
-		err := write("memory.limit_in_bytes", l.Memory+extra)
+		err := write("memory.limit_in_bytes", l.Memory+o.Memory)
 		// This file exists only if swap is accounted.
-		_ = write("memory.memsw.limit_in_bytes", l.Memory+extra)
+		_ = write("memory.memsw.limit_in_bytes", l.Memory+o.Memory)
 		return err
 	case h.controller == "pids" && l.Processes > 0:
-		return write("pids.max", int64(l.Processes*pidsPerProcess+pidsOfSentry))
+		return write("pids.max", int64(l.Processes+o.Tasks))
 	}
 	return nil
 }
@@ -154,13 +227,6 @@ func (g *Group) RaiseMemory(bytes int64) error {
 	return nil
 }
 
-// Tasks of a sandbox on the host. gVisor enforces the process limit itself. This limit is the second line of
-// defence.
-const (
-	pidsPerProcess = 4
-	pidsOfSentry   = 256
-)
-
 // Add moves a process into the group.
 func (g *Group) Add(pid int) error {
 	for _, h := range g.in {
@@ -171,6 +237,54 @@ func (g *Group) Add(pid int) error {
 	}
 	return nil
 }
+
+// Within calls f, whose child processes start in the group: those of this thread, to which the calling goroutine must
+// be locked, if they are cloned into the directory that f gets (SysProcAttr.CgroupFD), unless that is nil. A process
+// that started elsewhere would have to be moved, and a move waits for all processors. A thread that moves itself does
+// not.
+func (g *Group) Within(f func(dir *os.File) error) (err error) {
+	b, err := os.ReadFile("/proc/thread-self/cgroup")
+	if err != nil {
+		return errors.Wrapf(err, "read the cgroups of this thread")
+	}
+	var into *os.File
+	for _, h := range g.in {
+		switch {
+		case !h.v2:
+			home := place(string(b), h)
+			if err := enter(filepath.Join(h.dir, g.name)); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, enter(filepath.Join(h.dir, home))) }()
+		case into == nil: // there is one tree of version 2
+			if into, err = os.Open(filepath.Join(h.dir, g.name)); err != nil {
+				return errors.Wrapf(err, "open the cgroup")
+			}
+			defer into.Close()
+		}
+	}
+	return f(into)
+}
+
+// enter moves this thread into a group of version 1.
+func enter(dir string) error {
+	return errors.Wrapf(os.WriteFile(filepath.Join(dir, "tasks"), []byte("0"), 0), "move this thread to a cgroup")
+}
+
+// place returns the path of the group of a controller of version 1 in a file of /proc: "4:memory:/harvest-x".
+func place(text string, h hierarchy) string {
+	for line := range strings.Lines(text) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		names, path, _ := strings.Cut(rest, ":")
+		if strings.Contains(","+names+",", ","+h.controller+",") {
+			return path
+		}
+	}
+	return "/"
+}
+
+// Processes returns the processes of the group.
+func (g *Group) Processes() ([]int, error) { return members(filepath.Join(g.in[0].dir, g.name)) }
 
 // Has reports whether a process is in the group of every controller.
 func (g *Group) Has(pid int) bool {

@@ -83,15 +83,15 @@ func TestLimitFiles(t *testing.T) {
 		{hierarchy{controller: "memory"}, map[string]string{"memory.limit_in_bytes": "1048577"}},
 		{hierarchy{controller: "memory", v2: true}, map[string]string{"memory.max": "1048577", "memory.oom.group": "1",
 			"memory.swap.max": "0"}},
-		{hierarchy{controller: "pids"}, map[string]string{"pids.max": "296"}},
-		{hierarchy{controller: "pids", v2: true}, map[string]string{"pids.max": "296"}},
+		{hierarchy{controller: "pids"}, map[string]string{"pids.max": "17"}},
+		{hierarchy{controller: "pids", v2: true}, map[string]string{"pids.max": "17"}},
 	} {
 		test.h.dir = t.TempDir()
 		g := &Group{name: "g", in: []hierarchy{test.h}}
 		if err := os.Mkdir(filepath.Join(test.h.dir, "g"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.limit(test.h, limits, 1); err != nil {
+		if err := g.limit(test.h, Options{Limits: limits, Memory: 1, Tasks: 7}); err != nil {
 			t.Error(err)
 		}
 		for file, want := range test.want {
@@ -99,7 +99,7 @@ func TestLimitFiles(t *testing.T) {
 				t.Errorf("%s: %s is %q, %v", test.h.controller, file, b, err)
 			}
 		}
-		if err := g.limit(test.h, engine.Limits{}, 0); err != nil {
+		if err := g.limit(test.h, Options{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestRealGroup(t *testing.T) {
 	if err := Available(name); err != nil {
 		t.Skipf("no cgroups on this machine: %v", err)
 	}
-	g, err := Create(name, engine.Limits{CPU: 1, Memory: 64 << 20, Processes: 10}, 0)
+	g, err := Create(name, Options{Limits: engine.Limits{CPU: 1, Memory: 64 << 20, Processes: 10}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
@@ -51,27 +51,31 @@ func (k *Keeper) checkpoint(dir string) error {
 	if err := k.awaitReady(); err != nil {
 		return err
 	}
+	if k.guest == nil {
+		return errors.Remedy(errors.Newf(errors.Unsupported, "a container has no checkpoints of its memory"),
+			"make a snapshot of its files")
+	}
 	k.starting.Lock()
 	defer k.starting.Unlock()
 	k.snapshot.Lock()
 	defer k.snapshot.Unlock()
-	k.clearing.Wait()
+	k.guest.AwaitCleared()
 	if err := k.checkKeepable(); err != nil {
 		return err
 	}
 	k.relay.mu.Lock()
 	defer k.relay.mu.Unlock()
-	k.relay.end(k.guest)
+	k.relay.end(k.sandbox)
 	resume, err := k.pauseBetweenEnds()
 	if err != nil {
 		return err
 	}
 	defer resume()
-	saved, kept, err := k.inventory()
+	saved, keep, err := k.inventory()
 	if err != nil {
 		return err
 	}
-	inside, err := layer.Keep(k.guest.Sandbox, k.guest.MainID(), kept)
+	inside, err := layer.Keep(k.guest.Sandbox, k.guest.MainID(), keep)
 	if err != nil {
 		return errors.Stage(err, "checkpoint")
 	}
@@ -113,12 +117,12 @@ func (k *Keeper) checkKeepable() error {
 }
 
 // end ends the relay. r.mu is held. The next connection starts a new one.
-func (r *relay) end(g *guest.Guest) {
+func (r *relay) end(sb kept.Sandbox) {
 	if r.conn == nil {
 		return
 	}
-	_ = g.Sandbox.Signal(g.MainID(), r.pid, syscall.SIGKILL, false)
-	_, _ = g.Sandbox.WaitPID(g.MainID(), r.pid)
+	_ = sb.Signal(r.pid, syscall.SIGKILL, false)
+	_, _ = sb.WaitPID(r.pid)
 	_ = r.conn.Close()
 	r.conn = nil
 }
@@ -126,15 +130,15 @@ func (r *relay) end(g *guest.Guest) {
 // pauseBetweenEnds pauses the sandbox at a moment when each command either runs or is known to have ended.
 func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 	resume = func() {
-		if err := k.guest.Sandbox.Resume(); err != nil {
+		if err := k.sandbox.Resume(); err != nil {
 			log.Warningf("resume after a checkpoint: %v", err)
 		}
 	}
 	for range checkpointTries {
-		if err := k.guest.Sandbox.Pause(); err != nil {
+		if err := k.sandbox.Pause(); err != nil {
 			return nil, errors.Wrapf(err, "pause sandbox")
 		}
-		all, err := k.guest.Sandbox.Processes(k.guest.MainID())
+		all, err := k.sandbox.Processes()
 		if err != nil {
 			resume()
 			return nil, errors.Wrapf(err, "list processes")
@@ -155,11 +159,11 @@ func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 }
 
 // allRun reports whether every command that is not known to have ended is among the processes.
-func (k *Keeper) allRun(all []*runsc.Process) bool {
+func (k *Keeper) allRun(all []kept.Process) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range k.commands {
-		if !ended(c) && !slices.ContainsFunc(all, func(p *runsc.Process) bool { return p.PID == c.pid }) {
+		if !ended(c) && !slices.ContainsFunc(all, func(p kept.Process) bool { return p.PID == c.pid }) {
 			return false
 		}
 	}
@@ -172,7 +176,7 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	if err := unix.Stat(os.DevNull, &null); err != nil {
 		return nil, layer.Kept{}, errors.Wrapf(err, "look at the null device")
 	}
-	kept := layer.Kept{Root: k.guest.Args.Ref,
+	keep := layer.Kept{Root: k.guest.Args.Ref,
 		Files: []layer.KeptFile{{Device: null.Dev, Inode: null.Ino, Number: layer.NullFile}}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,17 +192,17 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 		case ended(c):
 			continue
 		case c.tool:
-			kept.Leave = append(kept.Leave, c.pid)
+			keep.Leave = append(keep.Leave, c.pid)
 			continue
 		}
-		kept.Files, kept.Commands = append(kept.Files, c.files...), append(kept.Commands, c.pid)
+		keep.Files, keep.Commands = append(keep.Files, c.files...), append(keep.Commands, c.pid)
 		c.mu.Lock()
 		saved.Commands = append(saved.Commands, wire.SavedCommand{ID: c.id, Args: c.args, Started: c.started,
 			PID: c.pid, Stdin: c.stdin != nil,
 			Number: c.number})
 		c.mu.Unlock()
 	}
-	return saved, kept, nil
+	return saved, keep, nil
 }
 
 // write makes gVisor write its files, and adds the others. All of them are durable when it returns.

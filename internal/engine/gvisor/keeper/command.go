@@ -19,9 +19,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/spool"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
@@ -37,12 +36,6 @@ const (
 	// readSize is the maximum size of an output frame.
 	readSize = spool.MaxFrame - wire.HeaderSize
 )
-
-// capabilities are root's capabilities in a sandbox: the usual set of containers, CAP_SYS_ADMIN and
-// CAP_SYS_PTRACE. They apply inside gVisor only: docs/decisions/027-setuid-programs-in-sandboxes.md.
-const capabilities = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_AUDIT_WRITE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
-	1<<unix.CAP_KILL | 1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SETGID |
-	1<<unix.CAP_SETPCAP | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT
 
 // command is a process in the sandbox, with its output.
 type command struct {
@@ -99,8 +92,8 @@ func (p *plumbing) closeAll() {
 	}
 }
 
-// newPlumbing opens pipes, or a terminal.
-func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
+// newPlumbing opens pipes, or a terminal by open.
+func newPlumbing(args *wire.StartArgs, open func() (master, slave *os.File, err error)) (p *plumbing, err error) {
 	p = &plumbing{guest: map[int]*os.File{}, outputs: map[wire.Kind]*os.File{}}
 	defer func() {
 		if err != nil {
@@ -109,7 +102,7 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 		}
 	}()
 	if args.Terminal != nil {
-		master, slave, err := openTerminal()
+		master, slave, err := open()
 		if err != nil {
 			return p, err
 		}
@@ -146,24 +139,6 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 	return p, nil
 }
 
-// openTerminal opens a terminal whose master honors deadlines: collect relies on them while a child of the command
-// keeps the terminal open. An os.File stays in the non-blocking mode that its descriptor had when it was made.
-func openTerminal() (master, slave *os.File, err error) {
-	opened, slave, err := pty.Open()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer opened.Close()
-	fd, err := unix.FcntlInt(opened.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		if err = unix.SetNonblock(fd, true); err == nil {
-			return os.NewFile(uintptr(fd), opened.Name()), slave, nil
-		}
-		_ = unix.Close(fd)
-	}
-	return nil, nil, errors.Join(err, slave.Close())
-}
-
 func winsize(s engine.Size) *pty.Winsize {
 	return &pty.Winsize{Rows: uint16(s.Rows), Cols: uint16(s.Cols)}
 }
@@ -183,28 +158,17 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := newPlumbing(args)
+	p, err := newPlumbing(args, k.sandbox.Terminal)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer p.closeGuest()
-	var program *os.File
-	own := args.Tool || args.Own
-	switch {
-	case isText(exec):
-		if own {
-			program = k.tools
-		}
-	case own:
-		return nil, nil, errors.Newf(errors.Invalid,
-			"the arguments and the environment of %q must be UTF-8", args.Args[0])
-	default:
-		viaTool(exec)
-		program = k.tools
-	}
-	if !own {
+	if args.Tool || args.Own {
+		exec.Program = k.tools
+	} else {
 		p.files = p.identify(number)
 	}
+	exec.Files = p.guest
 	c = &command{id: id, number: number, tool: args.Tool, args: listed(args.Args), started: time.Now(),
 		terminal: p.master, stdin: p.stdin, files: p.files, done: make(chan struct{}),
 		inputOnce: args.InputOnce && args.Terminal == nil && !args.Tool,
@@ -217,10 +181,9 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	k.starting.RLock()
 	defer k.starting.RUnlock()
-	if c.pid, err = k.guest.Sandbox.Execute(exec, p.guest, program); err != nil {
+	if c.pid, err = k.sandbox.Execute(exec); err != nil {
 		p.closeAll()
-		return nil, nil, guest.StartError(err, string(args.Args[0]), exec.WorkingDirectory,
-			k.guest.Args.Limits.Processes)
+		return nil, nil, kept.StartError(err, string(args.Args[0]), exec.Dir, k.args.Limits.Processes)
 	}
 	if c.terminal != nil && !args.Stdin {
 		c.endStdin()
@@ -230,9 +193,9 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	return c, follower, nil
 }
 
-// execArgs translates args for gVisor.
-func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*runsc.Exec, error) {
-	env := map[string]string{"PATH": guest.DefaultPath}
+// execArgs translates args for the sandbox.
+func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*kept.Command, error) {
+	env := map[string]string{"PATH": kept.DefaultPath}
 	maps.Copy(env, claim.Env)
 	if args.Terminal != nil {
 		env["TERM"] = "xterm-256color"
@@ -242,30 +205,24 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		env[name] = value
 	}
 	env[marker] = id
-	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.MainID(),
-		StdioIsPty:      args.Terminal != nil,
-		NoNewPrivileges: k.args.NoSetuid}
+	exec := &kept.Command{Dir: cmp.Or(args.Dir, claim.Dir, "/"), Terminal: args.Terminal != nil,
+		Env: kept.Environment(env)}
 	for _, arg := range args.Args {
-		exec.Argv = append(exec.Argv, string(arg))
+		exec.Args = append(exec.Args, string(arg))
 	}
-	exec.Envv = guest.Environment(env)
 	name := cmp.Or(args.User, claim.User)
 	if args.Tool {
-		name, exec.WorkingDirectory = "", "/"
+		name, exec.Dir = "", "/"
 	}
 	u, err := k.lookUp(name)
 	if err != nil {
 		return nil, err
 	}
-	exec.KUID, exec.KGID = uint32(u.Uid), uint32(u.Gid)
+	exec.UID, exec.GID = uint32(u.Uid), uint32(u.Gid)
 	for _, g := range u.Sgids {
-		exec.ExtraKGIDs = append(exec.ExtraKGIDs, uint32(g))
+		exec.Groups = append(exec.Groups, uint32(g))
 	}
-	exec.Capabilities = &runsc.Capabilities{BoundingCaps: capabilities}
-	if u.Uid == 0 {
-		exec.Capabilities.EffectiveCaps, exec.Capabilities.PermittedCaps = capabilities, capabilities
-	}
-	return exec, k.enter(exec.WorkingDirectory)
+	return exec, k.enter(exec.Dir)
 }
 
 // enter checks the working directory of a command, once per directory, because gVisor also starts commands in
@@ -277,8 +234,8 @@ func (k *Keeper) enter(dir string) error {
 	if known {
 		return nil
 	}
-	if err := k.guest.CheckDir(dir); err != nil {
-		return err
+	if err := k.sandbox.CheckDir(dir); err != nil {
+		return kept.StartError(err, "", dir, k.args.Limits.Processes)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -329,7 +286,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		drained.Add(1)
 		go func() { collect(c.out, kind, f, exited, drained.Done) }()
 	}
-	ws, err := k.guest.Sandbox.WaitPID(k.guest.MainID(), cmp.Or(c.inside, c.pid))
+	ws, err := k.sandbox.WaitPID(cmp.Or(c.inside, c.pid))
 	if err != nil {
 		<-k.ended // only the end of the sandbox breaks the connection
 		ws = unix.WaitStatus(syscall.SIGKILL)
@@ -340,7 +297,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		c.exit.OutOfMemory = k.end.OutOfMemory
 	default:
 		// The OOM killer may be ending the whole sandbox, which then is the reason why the command died.
-		if c.exit.Signal == "KILL" && k.guest.OutOfMemory() {
+		if c.exit.Signal == "KILL" && k.sandbox.OutOfMemory() {
 			<-k.ended
 			c.exit.OutOfMemory = true
 		}
@@ -532,7 +489,7 @@ func (k *Keeper) giveInput(c *command, from *feed, r io.Reader) {
 	c.mu.Unlock()
 	switch {
 	case f == nil || c.input.isCut(from):
-	case c.terminal != nil:
+	case c.terminal != nil && !k.sandbox.KeysSignal():
 		counted := &counter{r: r}
 		_ = k.typeIn(c, counted)
 		c.input.add(counted.n)

@@ -63,11 +63,11 @@ func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	leader := c.terminal == nil
 	var err error
 	if c.terminal != nil {
-		err = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true)
+		err = k.sandbox.Signal(c.pid, sig, true)
 		leader = err != nil || sig == syscall.SIGHUP || sig == syscall.SIGTERM || sig == syscall.SIGKILL
 	}
 	if leader {
-		err = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, false)
+		err = k.sandbox.Signal(c.pid, sig, false)
 	}
 	if err != nil && ended(c) {
 		return nil
@@ -103,7 +103,7 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 		}
 		if sig != 0 {
 			settle(c.terminal)
-			if err := k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true); err != nil {
+			if err := k.sandbox.Signal(c.pid, sig, true); err != nil {
 				log.Warningf("signal of a key: %v", err) // the command may have just ended
 			}
 		}
@@ -173,5 +173,5 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 
 // readFile reads a small file of the sandbox from outside. A missing file is empty.
 func (k *Keeper) readFile(path string) ([]byte, error) {
-	return k.guest.ReadFile(k.guest.MainID(), path)
+	return k.sandbox.ReadFile(path)
 }

@@ -11,8 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
@@ -102,12 +101,10 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "relay")
 	}
-	exec := &runsc.Exec{Argv: []string{wire.ToolName, wire.ToolRelay, "."}, WorkingDirectory: "/",
-		ContainerID: k.guest.MainID(), NoNewPrivileges: true,
-		Capabilities: &runsc.Capabilities{}}
-	pid, err := k.guest.Sandbox.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.tools)
+	pid, err := k.sandbox.Execute(&kept.Command{Args: []string{wire.ToolName, wire.ToolRelay, "."}, Dir: "/",
+		Bare: true, Program: k.tools, Files: map[int]*os.File{0: theirs, 1: null, 2: null}})
 	if err != nil {
-		return nil, errors.Join(guest.StartError(err, wire.ToolName, "/", k.guest.Args.Limits.Processes), c.Close())
+		return nil, errors.Join(kept.StartError(err, wire.ToolName, "/", k.args.Limits.Processes), c.Close())
 	}
 	r.conn, r.pid = c.(*net.UnixConn), pid
 	go k.tendRelay(r.conn, pid)
@@ -116,7 +113,7 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 
 // tendRelay waits for the end of the relay, and clears its state.
 func (k *Keeper) tendRelay(conn *net.UnixConn, pid int32) {
-	_, _ = k.guest.Sandbox.WaitPID(k.guest.MainID(), pid)
+	_, _ = k.sandbox.WaitPID(pid)
 	k.relay.mu.Lock()
 	defer k.relay.mu.Unlock()
 	if k.relay.conn == conn {

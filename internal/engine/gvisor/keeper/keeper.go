@@ -1,4 +1,4 @@
-// Package keeper is the small process that owns one gVisor sandbox and the commands in it.
+// Package keeper is the small process that owns one sandbox, of gVisor or a container, and the commands in it.
 //
 // The server starts one keeper per sandbox, and talks to it over a Unix socket (package wire). The keeper
 // outlives the server, so that commands keep running and their output is kept while no server runs. The sandbox
@@ -9,7 +9,6 @@ package keeper
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -29,7 +28,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/base/privilege"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/container"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/network"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
@@ -47,16 +48,12 @@ const keeperGCPercent = 50
 // answerTime is how long this process waits at its end for clients that are still reading.
 const answerTime = 200 * time.Millisecond
 
-// initTime limits the run time of the init programs.
-const initTime = 30 * time.Second
-
 // Keeper owns one sandbox.
 type Keeper struct {
-	thread chan func()   // functions for the main thread; gVisor's process dies with that thread
-	tools  *os.File      // the program of the tools inside
-	users  *os.File      // the lease of the sandbox's users, as long as this process runs; nil without
-	inits  *os.File      // receives a byte from each of the two init programs when it is done
-	ready  chan struct{} // closed when both are done
+	thread chan func() // functions for the main thread; gVisor's process dies with that thread
+	tools  *os.File    // the program of the tools inside
+	users  *os.File    // the lease of the sandbox's users, as long as this process runs; nil without
+	inits  *os.File    // the other end of standard output, which gVisor's init programs share
 
 	// image is held while the sandbox gets its image, also by a preparation. It is taken before mu.
 	image sync.Mutex
@@ -64,7 +61,8 @@ type Keeper struct {
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
 	dirs     map[string]bool     // directories that commands have started in; guarded by mu
-	guest    *guest.Guest        // guarded by mu; nil before boot
+	sandbox  kept.Sandbox        // set by boot
+	guest    *guest.Guest        // the sandbox if it is one of gVisor, else nil
 	commands map[string]*command // guarded by mu
 	order    []string            // IDs of commands, oldest first; guarded by mu
 	started  int                 // number of commands ever started; guarded by mu
@@ -84,7 +82,6 @@ type Keeper struct {
 	// starting is held for reading while a command starts, and for writing during a checkpoint. It is taken
 	// before all others.
 	starting sync.RWMutex
-	clearing sync.WaitGroup // removals of unused prepared containers
 
 	finished chan struct{} // closed when this process may end
 	finish   func()        // closes finished, once
@@ -95,19 +92,12 @@ func Main() int {
 	runtime.LockOSThread()
 	// Signals from the server's terminal, such as SIGHUP and SIGINT, must not end the sandboxes.
 	ignoreSignals()
-	// In its own user namespace, the keeper needs all its privileges, and they have no effect on the host.
-	if owned, err := ownNamespace(); err != nil || !owned {
-		if err = errors.Join(err, privilege.Keep(privilege.Keeper)); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
 	conn, err := net.FileConn(os.NewFile(bootFD, "boot"))
 	if err != nil {
 		return 1
 	}
 	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{},
-		ready: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{})}
+		ended: make(chan struct{}), finished: make(chan struct{})}
 	k.finish = sync.OnceFunc(func() { close(k.finished) })
 	exit := make(chan int, 1)
 	go func() { exit <- k.run(wire.NewConn(conn)) }()
@@ -119,6 +109,23 @@ func Main() int {
 			return code
 		}
 	}
+}
+
+// limitPrivileges gives up what the keeper does not use. In its own user namespace, it needs all its privileges, and
+// they have no effect on this machine.
+func (k *Keeper) limitPrivileges() error {
+	owned, err := ownNamespace()
+	if err != nil || owned {
+		return err
+	}
+	keep := privilege.Keeper
+	if k.args.Container != nil {
+		keep = privilege.Container
+	}
+	if err := privilege.Keep(keep); !errors.Is(err, unix.ENOTSUP) {
+		return err
+	}
+	return nil
 }
 
 // ownNamespace reports whether this process is in the user namespace that the server of an ordinary user makes for
@@ -188,6 +195,9 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 		return nil, errors.Errorf("the first request is %q", req.Op)
 	}
 	k.args = *req.Boot
+	if err := k.limitPrivileges(); err != nil {
+		return nil, err
+	}
 	claim := k.args.Claim
 	k.args.Claim = nil
 	k.inherit(claim)
@@ -217,7 +227,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	}
 	listener, err := socket.Listen(k.args.Dir, wire.Socket)
 	if err != nil {
-		_ = k.guest.Destroy()
+		_ = k.onThread(k.sandbox.Destroy)
 		return nil, errors.Wrapf(err, "listen")
 	}
 	k.saveState()
@@ -238,29 +248,37 @@ func (k *Keeper) inherit(claim *wire.ClaimArgs) {
 	}
 }
 
-// begin boots gVisor, and gives the sandbox its image unless it is a warm one.
+// begin boots the sandbox, and gives it its image unless it is a warm one.
 func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
 	k.booted = time.Now()
 	if k.args.Restore != "" {
 		defer stage("restore")
 		return k.restore(claim)
 	}
-	err = k.onThread(func() error {
-		k.guest, err = guest.Boot(k.args)
-		return err
-	})
-	if err != nil {
+	if err := k.onThread(k.bootSandbox); err != nil {
 		return err
 	}
 	stage("boot")
 	if claim != nil {
 		if err := k.claim(claim); err != nil {
-			_ = k.guest.Destroy()
+			_ = k.onThread(k.sandbox.Destroy)
 			return err
 		}
 		stage("start")
 	}
 	return nil
+}
+
+// bootSandbox boots gVisor, or a container.
+func (k *Keeper) bootSandbox() (err error) {
+	if k.args.Container != nil {
+		k.sandbox, err = container.Boot(k.args, k.tools)
+		return err
+	}
+	if k.guest, err = guest.Boot(guest.Options{Args: k.args, Tools: k.tools, Inits: k.inits}); err == nil {
+		k.sandbox = k.guest
+	}
+	return err
 }
 
 // listenToInits replaces this process's standard output, which the init programs share, by a pipe to inits.
@@ -272,14 +290,6 @@ func (k *Keeper) listenToInits() error {
 	defer w.Close()
 	k.inits = r
 	return errors.Wrapf(unix.Dup3(int(w.Fd()), int(os.Stdout.Fd()), 0), "replace standard output")
-}
-
-// awaitInits closes ready when the init programs of both containers are done.
-func (k *Keeper) awaitInits() {
-	defer k.inits.Close()
-	if _, err := io.ReadFull(k.inits, make([]byte, 2)); err == nil {
-		close(k.ready)
-	}
 }
 
 // awaitReady returns when commands can start, shortly after the sandbox got its image. Conflict if it has no
@@ -295,7 +305,7 @@ func (k *Keeper) awaitReady() error {
 		return errors.Newf(errors.Conflict, "the sandbox has no image yet")
 	}
 	select {
-	case <-k.ready:
+	case <-k.sandbox.Ready():
 		return nil
 	case <-k.ended:
 		return k.errEnded()
@@ -311,26 +321,10 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if k.args.Claim != nil {
 		return errors.Newf(errors.Conflict, "the sandbox is taken")
 	}
-	if err := k.onThread(func() error { return k.guest.Claim(c) }); err != nil {
+	if err := k.sandbox.Claim(c, k.onThread); err != nil {
 		return err
 	}
-	go k.awaitInits()
-	switch {
-	case k.guest.Taken: // filled by the preparation
-	case c.Layer != "": // nothing else may write meanwhile
-		select {
-		case <-k.ready:
-		case <-time.After(initTime):
-			return errors.Stage(errors.Errorf("the sandbox's first process does not start"), "start")
-		}
-		if err := k.guest.Fill(k.guest.MainID(), c.Layer); err != nil {
-			return errors.Stage(err, "snapshot")
-		}
-	}
-	if p := k.guest.Prepared; p != nil && !p.Gone && !k.guest.Taken {
-		k.clearing.Go(k.guest.Unprepare)
-	}
-	if err := k.network.Set(c.Network, k.guest.AddLink); err != nil {
+	if err := k.network.Set(c.Network, k.sandbox.Link); err != nil {
 		return errors.Stage(err, "network")
 	}
 	owner, err := k.lookUp(c.User)
@@ -361,8 +355,8 @@ func (k *Keeper) giveVolumes(mounts []wire.Mount, owner *user.ExecUser) error {
 
 // claimed completes a claim when the sandbox has its image. k.mu is held.
 func (k *Keeper) claimed(c *wire.ClaimArgs) error {
-	if n := k.args.Limits.Memory; c.Keep && k.guest.Group != nil && n > 0 {
-		if err := k.guest.Group.RaiseMemory(n + guest.SentryMemory + reserve(n)); err != nil {
+	if n := k.args.Limits.Memory; c.Keep && n > 0 {
+		if err := k.sandbox.RaiseMemory(n + reserve(n)); err != nil {
 			return errors.Stage(err, "start")
 		}
 	}
@@ -498,9 +492,9 @@ func (k *Keeper) serveDestroy(conn *wire.Conn) error {
 	return nil
 }
 
-// release ends gVisor and frees its resources. watch then notices the end.
+// release ends the sandbox and frees its resources. watch then notices the end.
 func (k *Keeper) release() error {
-	return errors.Join(k.onThread(k.guest.Destroy), k.network.Close())
+	return errors.Join(k.onThread(k.sandbox.Destroy), k.network.Close())
 }
 
 // watch waits for the end of the sandbox and determines its reason.
@@ -509,10 +503,10 @@ func (k *Keeper) watch() {
 	if k.args.Limits.Memory > 0 {
 		go k.watchMemory(stop)
 	}
-	status := k.guest.Sandbox.Wait()
+	status := k.sandbox.Wait()
 	close(stop)
 	k.mu.Lock()
-	oom := k.oom || k.guest.OutOfMemory()
+	oom := k.oom || k.sandbox.OutOfMemory()
 	destroyed := k.destroy && !oom
 	k.mu.Unlock()
 	switch {
@@ -527,14 +521,13 @@ func (k *Keeper) watch() {
 	close(k.ended)
 }
 
-// watchMain ends the sandbox when process 1 of its main container has ended, because no command can start in it
-// then.
+// watchMain ends the sandbox when no command can start in it any longer.
 func (k *Keeper) watchMain() {
-	_ = k.guest.Sandbox.WaitContainer(k.guest.MainID())
+	k.sandbox.AwaitMain()
 	select {
 	case <-k.ended:
 	default:
-		k.guest.Sandbox.Kill()
+		k.sandbox.Kill()
 	}
 }
 
@@ -542,7 +535,7 @@ func (k *Keeper) watchMain() {
 func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.Sandbox.Pid(), Started: k.booted,
+	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.sandbox.Pid(), Started: k.booted,
 		Cgroup: k.args.Cgroup, FirstUser: k.args.FirstUser,
 		Limits: k.args.Limits}
 	if k.args.Claim != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
 )
 
 // TestRoomInVolumes checks that gVisor receives a volume's free space when it is nearly full, at each change then, and
@@ -21,8 +21,8 @@ func TestRoomInVolumes(t *testing.T) {
 	r := rooms{sent: map[string]int64{}}
 	var sent []int64
 	var fails error
-	send := func(room layer.Room) error {
-		sent = append(sent, room.Left)
+	send := func(_ string, left int64) error {
+		sent = append(sent, left)
 		return fails
 	}
 	for _, left := range []int64{nearFull + 1, nearFull, nearFull, 5, -3, 0} {
@@ -47,15 +47,15 @@ func TestRoomInVolumes(t *testing.T) {
 	}
 }
 
-// process is a short form of gVisor's description of a process.
-func process(pid, ppid, pgid int32) *runsc.Process {
-	return &runsc.Process{PID: pid, PPID: ppid, PGID: pgid}
+// process is a short form of a process.
+func process(pid, ppid, pgid int32) kept.Process {
+	return kept.Process{PID: pid, Parent: ppid, Group: pgid}
 }
 
 // mission: A3
 func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 	t.Parallel()
-	all := []*runsc.Process{
+	all := []kept.Process{
 		process(2, 0, 2),  // the container's first process
 		process(3, 0, 3),  // the command
 		process(4, 3, 3),  // its child
@@ -82,7 +82,7 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 		t.Errorf("%d environments were read, want those of 4 processes", asked)
 	}
 	// The command is gone meanwhile; its group's members still belong to it.
-	if got := known.choose([]*runsc.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got,
+	if got := known.choose([]kept.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got,
 		[]int32{11}) {
 		t.Errorf("later, chosen are %v", got)
 	}

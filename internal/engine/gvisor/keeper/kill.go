@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 )
 
 // Parameters of killAll. Processes may fork while they are being killed, and a scan may miss a child that is
@@ -33,14 +33,14 @@ func (k *Keeper) killTree(c *command) error {
 		return nil
 	}
 	if !ended(c) {
-		_ = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, syscall.SIGKILL, false)
+		_ = k.sandbox.Signal(c.pid, syscall.SIGKILL, false)
 	}
 	return k.killAll(func(owner string) bool { return owner == c.id })
 }
 
 // killAll kills the processes of the commands whose IDs mine accepts, until none is left.
 func (k *Keeper) killAll(mine func(owner string) bool) error {
-	known := newCensus(k.guest.Environ)
+	known := newCensus(k.sandbox.Environ)
 	n := 0
 	for clear, round := 0, 0; round < killRounds; round++ {
 		var err error
@@ -70,24 +70,23 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 // killRound kills the current processes that mine accepts, and returns their number. If frozen, it pauses the
 // sandbox for the scan and the signals.
 func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen bool) (int, error) {
-	sb, id := k.guest.Sandbox, k.guest.MainID()
 	if frozen {
-		if err := sb.Pause(); err != nil {
+		if err := k.sandbox.Pause(); err != nil {
 			return 0, errors.Wrapf(err, "pause sandbox")
 		}
 		defer func() {
-			if err := sb.Resume(); err != nil {
+			if err := k.sandbox.Resume(); err != nil {
 				log.Warningf("resume after killing: %v", err)
 			}
 		}()
 	}
-	all, err := sb.Processes(id)
+	all, err := k.sandbox.Processes()
 	if err != nil {
 		return 0, errors.Wrapf(err, "list processes")
 	}
 	victims := known.choose(all, mine)
 	for _, pid := range victims {
-		_ = sb.Signal(id, pid, syscall.SIGKILL, false)
+		_ = k.sandbox.Signal(pid, syscall.SIGKILL, false)
 	}
 	return len(victims), nil
 }
@@ -110,12 +109,12 @@ func newCensus(environ func(pid int32) []byte) *census {
 
 // choose returns the processes whose command mine accepts. all are a container's processes, ordered by PID. So
 // the first process of the container, which belongs to no command, comes first.
-func (c *census) choose(all []*runsc.Process, mine func(owner string) bool) []int32 {
+func (c *census) choose(all []kept.Process, mine func(owner string) bool) []int32 {
 	if len(all) == 0 {
 		return nil
 	}
 	init := all[0].PID
-	byPID := map[int32]*runsc.Process{}
+	byPID := map[int32]kept.Process{}
 	for _, p := range all {
 		byPID[p.PID] = p
 	}
@@ -133,13 +132,13 @@ func (c *census) choose(all []*runsc.Process, mine func(owner string) bool) []in
 }
 
 // owner returns the command of a process, and caches it.
-func (c *census) owner(p *runsc.Process, byPID map[int32]*runsc.Process, init int32) string {
-	pid, ppid, group := p.PID, p.PPID, p.PGID
+func (c *census) owner(p kept.Process, byPID map[int32]kept.Process, init int32) string {
+	pid, group := p.PID, p.Group
 	if owner, ok := c.owners[pid]; ok && owner != "" {
 		return owner
 	}
 	owner := c.owners[group]
-	if parent := byPID[ppid]; owner == "" && parent != nil && ppid != init {
+	if parent, known := byPID[p.Parent]; owner == "" && known && parent.PID != init {
 		owner = c.owner(parent, byPID, init)
 	}
 	if owner == "" {

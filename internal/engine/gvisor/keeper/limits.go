@@ -55,8 +55,8 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			watched = true
 			tick.Reset(memoryWatchInterval)
 		}
-		gone := k.guest.OutOfMemory()
-		above := (watched || k.guest.SharedAbove(k.args.Limits.Memory)) && k.guest.MemoryAbove(k.args.Limits.Memory)
+		gone := k.sandbox.OutOfMemory()
+		above := k.sandbox.MemoryAbove(k.args.Limits.Memory, watched)
 		looks++
 		if !above {
 			looks = 0
@@ -68,7 +68,7 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			if keep && !gone {
 				k.keepLayer()
 			}
-			k.guest.Sandbox.Kill()
+			k.sandbox.Kill()
 			return
 		}
 	}
@@ -117,8 +117,7 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 					k.killForSpace()
 				}
 				counted[m.Source] = files
-				room.set(m.Path, int64(limits.VolumeFiles)-files,
-					func(r layer.Room) error { return layer.SetRoom(k.guest.Sandbox, []layer.Room{r}) })
+				room.set(m.Path, int64(limits.VolumeFiles)-files, k.sandbox.SetRoom)
 			}
 		}
 		pause = max(volumeInterval, volumeShare*time.Since(begin))
@@ -130,7 +129,7 @@ type rooms struct{ sent map[string]int64 }
 
 // set calls send with the number of further files for a volume if gVisor needs it. After an error, it sends it
 // again.
-func (r rooms) set(path string, left int64, send func(layer.Room) error) {
+func (r rooms) set(path string, left int64, send func(path string, left int64) error) {
 	left = max(0, left)
 	if left > nearFull {
 		left = layer.Plenty
@@ -139,7 +138,7 @@ func (r rooms) set(path string, left int64, send func(layer.Room) error) {
 	if sent && before == left || !sent && left == layer.Plenty {
 		return
 	}
-	if delete(r.sent, path); send(layer.Room{Path: path, Left: left}) == nil {
+	if delete(r.sent, path); send(path, left) == nil {
 		r.sent[path] = left
 	}
 }

@@ -10,7 +10,7 @@ func (k *Keeper) setNetwork(want engine.Network) error {
 	if err := k.awaitReady(); err != nil {
 		return err
 	}
-	if err := k.network.Set(want, k.guest.AddLink); err != nil {
+	if err := k.network.Set(want, k.sandbox.Link); err != nil {
 		return err
 	}
 	k.saveState()

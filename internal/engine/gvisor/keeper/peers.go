@@ -21,7 +21,7 @@ func (k *Keeper) setPeers(args *wire.PeersArgs) error {
 			return errors.Newf(errors.Invalid, "the address %s of a private network is not one of IPv4", a.Addr)
 		}
 	}
-	return k.network.SetPrivate(p, k.guest.AddLink)
+	return k.network.SetPrivate(p, k.sandbox.Link)
 }
 
 // servePackets delivers a peer's packets until the connection or the sandbox ends.

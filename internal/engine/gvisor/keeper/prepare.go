@@ -9,6 +9,9 @@ import (
 // prepare starts the main container for an expected claim. If it fails, the sandbox is as before. Conflict if
 // the sandbox has an image or a preparation. A claim waits until prepare returns.
 func (k *Keeper) prepare(a *wire.PrepareArgs) error {
+	if k.guest == nil {
+		return errors.Newf(errors.Unsupported, "a container has no preparation")
+	}
 	k.image.Lock()
 	defer k.image.Unlock()
 	if err := k.errEnded(); err != nil {

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine/gateway/netstack"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
@@ -46,7 +46,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if r.saved, err = wire.ReadSaved(r.dir); err != nil {
 		return err
 	}
-	_ = k.inits.Close() // the init programs are done
+	_ = k.inits.Close() // the init programs have ended
 	go func() {         // during gVisor's start
 		r.damaged = r.check()
 		close(r.checked)
@@ -60,7 +60,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 		err = k.onThread(func() error {
 			args := k.args
 			args.Ref, args.Init = r.saved.Ref, filepath.Join(r.dir, wire.CheckpointInit)
-			k.guest, err = guest.BootWith(args, kept, r.start)
+			k.guest, err = guest.BootWith(guest.Options{Args: args, Tools: k.tools}, kept, r.start)
 			return err
 		})
 	}
@@ -70,6 +70,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if err != nil {
 		return restoreError(err)
 	}
+	k.sandbox = k.guest
 	if err := k.guest.Rename(claim.Hostname); err != nil { // the sandbox works under its earlier name, too
 		log.Warningf("set the host name of a restored sandbox: %v", err)
 	}
@@ -78,20 +79,17 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if err := k.claimed(claim); err != nil {
 		return errors.Join(err, k.onThread(k.guest.Destroy))
 	}
-	close(k.ready)
+	k.guest.Restored()
 	k.takeOver(r)
 	return nil
 }
 
-// connect keeps the sandbox's end of the link. It duplicates the file, which is only open during the call.
-func (r *restoration) connect(theirs *os.File) error {
-	fd, err := unix.FcntlInt(theirs.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return errors.Wrapf(err, "duplicate the link")
+// connect makes the link, and keeps the sandbox's end.
+func (r *restoration) connect() (ours *os.File, err error) {
+	if ours, r.link, err = netstack.Pair(); err == nil {
+		r.links = guest.LinkTo(r.link)
 	}
-	r.link = os.NewFile(uintptr(fd), "link")
-	r.links = guest.LinkTo(r.link)
-	return nil
+	return ours, err
 }
 
 // check verifies that the checkpoint's files are complete and unchanged.
@@ -152,7 +150,7 @@ func (r *restoration) open() (map[int]*os.File, error) {
 	r.others = append(r.others, empty)
 	kept[layer.NullFile], kept[layer.SinkFile], kept[layer.EmptyFile] = null, sink, empty
 	for _, c := range r.saved.Commands {
-		p, err := newPlumbing(&wire.StartArgs{Stdin: true})
+		p, err := newPlumbing(&wire.StartArgs{Stdin: true}, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,6 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
@@ -33,7 +32,7 @@ func (k *Keeper) serveSnapshot(conn *wire.Conn, path string) error {
 	}
 	k.snapshot.Lock()
 	defer k.snapshot.Unlock()
-	if err := layer.Read(k.guest.Sandbox, k.guest.MainID(), path, frames{conn}); err != nil {
+	if err := k.sandbox.Snapshot(path, frames{conn}); err != nil {
 		if ended := k.errEnded(); ended != nil {
 			return ended
 		}
@@ -60,7 +59,7 @@ func (k *Keeper) keepLayer() {
 		log.Warningf("keep the writable layer: %v", err)
 		return
 	}
-	err = layer.Read(k.guest.Sandbox, k.guest.MainID(), "", f)
+	err = k.sandbox.Snapshot("", f)
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(keptFile+".new", keptFile)
 	}

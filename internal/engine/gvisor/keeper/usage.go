@@ -10,7 +10,7 @@ func (k *Keeper) usage() (engine.Usage, error) {
 	if err := k.errEnded(); err != nil {
 		return engine.Usage{}, err
 	}
-	cpu, memory, err := k.guest.Usage()
+	cpu, memory, err := k.sandbox.Usage()
 	if err != nil {
 		if ended := k.errEnded(); ended != nil {
 			err = ended

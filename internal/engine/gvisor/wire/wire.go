@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 )
@@ -158,6 +160,14 @@ type BootArgs struct {
 	// FirstUser is the host's user that becomes user 0 of the sandbox, 0 for the keeper's own users. If it is set, the
 	// keeper inherits its lease as FirstFile, and after it the files of the claim's mounts.
 	FirstUser int `json:",omitempty"`
+
+	// Container makes the sandbox a container instead of a sandbox of gVisor.
+	Container *ContainerArgs `json:",omitempty"`
+}
+
+// ContainerArgs are the options of containers.
+type ContainerArgs struct {
+	Filter []unix.SockFilter // of system calls
 }
 
 // PrepareArgs describe the part of a claim that can be done in advance.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -21,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/initprog"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
@@ -29,6 +31,13 @@ import (
 // SentryMemory is added to a sandbox's memory limit for gVisor itself, so that users get the full amount they
 // requested.
 const SentryMemory = 64 << 20
+
+// Tasks of a sandbox on the host. gVisor enforces the process limit itself. The cgroup's is the second line of
+// defence.
+const (
+	tasksPerProcess = 4
+	sentryTasks     = 256
+)
 
 // GVisorLog is the file of gVisor's log in the sandbox's directory.
 const GVisorLog = "gvisor.log"
@@ -49,28 +58,45 @@ type Guest struct {
 
 	Prepared *prepared // the prepared container that waits for a claim, or nil
 	Taken    bool      // the prepared container is the main container
+
+	tools    *os.File       // the program of the tools inside
+	inits    *os.File       // receives a byte from each of the two init programs when it is done
+	ready    chan struct{}  // closed when both are done
+	clearing sync.WaitGroup // removals of unused prepared containers
+}
+
+// Options are the options of Boot.
+type Options struct {
+	Args  wire.BootArgs
+	Tools *os.File // the program of the tools inside
+	Inits *os.File // the other end of this process's standard output; Claim closes it
 }
 
 // Boot starts the gVisor process. It must run on the keeper's main thread, because gVisor dies with that
 // thread.
-func Boot(args wire.BootArgs) (*Guest, error) {
-	return BootWith(args, nil, func(g *Guest) error { return g.Sandbox.StartRoot() })
+func Boot(o Options) (*Guest, error) {
+	return BootWith(o, nil, func(g *Guest) error { return g.Sandbox.StartRoot() })
 }
 
+// Restored declares the sandbox ready: its init programs have ended before its checkpoint.
+func (g *Guest) Restored() { close(g.ready) }
+
 // BootWith starts the gVisor process with open files that it keeps (runsc.Options), and then calls start.
-func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) error) (_ *Guest, err error) {
+func BootWith(o Options, files map[int]*os.File, start func(*Guest) error) (_ *Guest, err error) {
+	args := o.Args
 	conf, err := runscConfig(args)
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{Args: args}
+	g := &Guest{Args: args, tools: o.Tools, inits: o.Inits, ready: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Stage(errors.Join(err, g.Destroy()), "boot")
 		}
 	}()
 	if args.Cgroup != "" {
-		if g.Group, err = cgroup.Create(args.Cgroup, args.Limits, SentryMemory); err != nil {
+		if g.Group, err = cgroup.Create(args.Cgroup, cgroup.Options{Limits: args.Limits, Memory: SentryMemory,
+			Tasks: (tasksPerProcess-1)*args.Limits.Processes + sentryTasks}); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +121,7 @@ func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) erro
 	}
 	g.Sandbox, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref,
 		Bundle: bundle, Spec: spec, Root: init,
-		Limits: args.Limits, Kept: kept})
+		Limits: args.Limits, Kept: files})
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +279,7 @@ func (g *Guest) baseSpec(args []string) *specs.Spec {
 		Version: specs.Version,
 		Root:    &specs.Root{Path: g.emptyDir()},
 		Process: &specs.Process{
-			Args: args, Cwd: "/", Env: []string{"PATH=" + DefaultPath},
+			Args: args, Cwd: "/", Env: []string{"PATH=" + kept.DefaultPath},
 			Capabilities:    &specs.LinuxCapabilities{},
 			NoNewPrivileges: true,
 		},
@@ -313,9 +339,9 @@ func (g *Guest) MainID() string {
 	return g.Args.Ref + mainSuffix
 }
 
-// Claim starts the main container, or uses the prepared one. It must run on the keeper's main thread.
-func (g *Guest) Claim(c *wire.ClaimArgs) error {
-	g.Root, g.Hostname, g.MachineID = c.Root, c.Hostname, machineID(c.ID)
+// claim starts the main container, or uses the prepared one. It must run on the keeper's main thread.
+func (g *Guest) claim(c *wire.ClaimArgs) error {
+	g.Root, g.Hostname, g.MachineID = c.Root, c.Hostname, kept.MachineID(c.ID)
 	args := initprog.Args(initprog.Path+"/init", c.Hostname, MainFiles(c.Hostname, g.MachineID)...)
 	if g.Prepared.fits(c) {
 		g.Taken = true

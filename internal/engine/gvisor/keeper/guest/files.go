@@ -12,8 +12,8 @@ import (
 // maxDatabase limits how much of /etc/passwd and /etc/group is read.
 const maxDatabase = 1 << 20
 
-// ReadFile reads a small file in one of the containers. A missing file is empty.
-func (g *Guest) ReadFile(container, path string) ([]byte, error) {
+// read reads a small file in one of the containers. A missing file is empty.
+func (g *Guest) read(container, path string) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Wrapf(err, "pipe")
@@ -32,7 +32,7 @@ func (g *Guest) ReadFile(container, path string) ([]byte, error) {
 	return b, errors.Wrapf(err, "read %s", path)
 }
 
-// CheckDir returns an error if commands cannot start in dir. gVisor follows the symbolic links of a path within the
+// CheckDir implements kept.Sandbox. gVisor follows the symbolic links of a path within the
 // container, for a command all of them, and for a file that it reads all but the last.
 func (g *Guest) CheckDir(dir string) error {
 	if dir == "" || dir == "/" {
@@ -50,7 +50,7 @@ func (g *Guest) CheckDir(dir string) error {
 	if err == nil {
 		err = errors.Errorf("%s is a file", dir)
 	}
-	return StartError(errors.Wrapf(err, "working directory"), "", dir, g.Args.Limits.Processes)
+	return errors.Wrapf(err, "working directory")
 }
 
 // Fill unpacks a tar stream into a container's writable layer, if path is not empty.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/initprog"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
@@ -91,12 +92,12 @@ func (g *Guest) WarmUp(id string, a *wire.PrepareArgs) error {
 		return errors.Wrapf(err, "open null device")
 	}
 	defer null.Close()
-	exec := &runsc.Exec{Argv: a.WarmUp, Envv: Environment(a.Env), WorkingDirectory: "/", ContainerID: id,
+	exec := &runsc.Exec{Argv: a.WarmUp, Envv: kept.Environment(a.Env), WorkingDirectory: "/", ContainerID: id,
 		NoNewPrivileges: true,
 		KUID:            nobody, KGID: nobody, Capabilities: &runsc.Capabilities{}}
 	pid, err := g.Sandbox.Execute(exec, map[int]*os.File{0: null, 1: null, 2: null}, nil)
 	if err != nil {
-		err = StartError(err, a.WarmUp[0], "/", g.Args.Limits.Processes)
+		err = kept.StartError(err, a.WarmUp[0], "/", g.Args.Limits.Processes)
 		if errors.Is(err, errors.Invalid) {
 			return nil
 		}

@@ -31,7 +31,7 @@ func (g *Guest) Rename(hostname string) error {
 		{"/etc/hosts", own + was, own + hostname + " " + was},
 		{"/etc/hostname", was + "\n", hostname + "\n"},
 	} {
-		b, err := g.ReadFile(g.MainID(), file.path)
+		b, err := g.ReadFile(file.path)
 		if err != nil {
 			return err
 		}

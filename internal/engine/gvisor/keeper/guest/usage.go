@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/cgroup"
 )
 
-// Usage returns the processor time of the sandbox and its memory in bytes, gVisor included.
+// Usage implements kept.Sandbox. gVisor's own use is included.
 func (g *Guest) Usage() (cpu time.Duration, memory int64, err error) {
 	if g.Group == nil {
 		used, err := g.Sandbox.Memory()
@@ -20,12 +20,20 @@ func (g *Guest) Usage() (cpu time.Duration, memory int64, err error) {
 	return cpu, memory, err
 }
 
-// OutOfMemory reports whether the kernel's OOM killer has killed a process in the sandbox's cgroup.
+// OutOfMemory implements kept.Sandbox.
 func (g *Guest) OutOfMemory() bool { return g.Group != nil && g.Group.OutOfMemory() }
 
-// SharedAbove reports whether programs use more than limit bytes according to the cgroup. It first reads a
+// RaiseMemory implements kept.Sandbox.
+func (g *Guest) RaiseMemory(bytes int64) error {
+	if g.Group == nil {
+		return nil
+	}
+	return g.Group.RaiseMemory(bytes + SentryMemory)
+}
+
+// sharedAbove reports whether programs use more than limit bytes according to the cgroup. It first reads a
 // counter that is cheap for the kernel.
-func (g *Guest) SharedAbove(limit int64) bool {
+func (g *Guest) sharedAbove(limit int64) bool {
 	if charged, err := g.Group.Charged(); err != nil || charged <= limit {
 		return false
 	}
@@ -33,15 +41,17 @@ func (g *Guest) SharedAbove(limit int64) bool {
 	return err == nil && shared > limit
 }
 
-// MemoryAbove reports whether the sandbox uses more than limit bytes according to gVisor.
-func (g *Guest) MemoryAbove(limit int64) bool {
+// MemoryAbove implements kept.Sandbox. It asks gVisor, whose own count is the exact one.
+func (g *Guest) MemoryAbove(limit int64, watched bool) bool {
+	if !watched && !g.sharedAbove(limit) {
+		return false
+	}
 	used, err := g.Sandbox.Memory()
 	return err == nil && used > uint64(limit)
 }
 
-// Environ returns a process's environment, or nothing if the process is gone. The root container sees all
-// processes.
+// Environ implements kept.Sandbox. The root container sees all processes.
 func (g *Guest) Environ(pid int32) []byte {
-	b, _ := g.ReadFile(g.Args.Ref, fmt.Sprintf("/proc/%d/environ", pid))
+	b, _ := g.read(g.Args.Ref, fmt.Sprintf("/proc/%d/environ", pid))
 	return b
 }

@@ -23,9 +23,9 @@ type Network struct {
 	gateway *netstack.Gateway // guarded by mu; nil without an interface
 }
 
-// Set activates a policy. If it is the first that needs an interface, it passes the sandbox's end of a new link
-// to link. Before it returns, it closes the connections that the policy forbids.
-func (n *Network) Set(want engine.Network, link func(*os.File) error) error {
+// Set activates a policy. If it is the first that needs an interface, it calls link, which adds one to the sandbox and
+// returns the other end of its link. Before Set returns, it closes the connections that the policy forbids.
+func (n *Network) Set(want engine.Network, link func() (*os.File, error)) error {
 	if want.Mode == "" {
 		want.Mode = engine.NetworkNone
 	}
@@ -48,22 +48,15 @@ func (n *Network) Set(want engine.Network, link func(*os.File) error) error {
 }
 
 // connect adds an interface to the sandbox, with a gateway at its other end.
-func (n *Network) connect(policy *gateway.Policy, link func(*os.File) error) (*netstack.Gateway, error) {
-	ours, theirs, err := netstack.Pair()
+func (n *Network) connect(policy *gateway.Policy, link func() (*os.File, error)) (*netstack.Gateway, error) {
+	ours, err := link()
 	if err != nil {
 		return nil, err
 	}
 	defer ours.Close() // the gateway has a duplicate
-	defer theirs.Close()
 	gw, err := netstack.New(context.Background(), netstack.Options{Link: ours, Policy: policy, Denied: n.Denied.add,
 		Peer: dialPeer})
-	if err != nil {
-		return nil, errors.Wrapf(err, "start the gateway")
-	}
-	if err := link(theirs); err != nil {
-		return nil, errors.Join(err, gw.Close())
-	}
-	return gw, nil
+	return gw, errors.Wrapf(err, "start the gateway")
 }
 
 // State returns the active policy.

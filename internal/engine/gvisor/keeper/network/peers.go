@@ -12,9 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
-// SetPrivate replaces the private network. If it is the first that needs an interface, it passes the sandbox's end of a
-// new link to link.
-func (n *Network) SetPrivate(p netstack.Private, link func(*os.File) error) error {
+// SetPrivate replaces the private network. If it is the first that needs an interface, it calls link as Set does.
+func (n *Network) SetPrivate(p netstack.Private, link func() (*os.File, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.gateway == nil {

@@ -1,4 +1,4 @@
-package guest
+package kept
 
 import (
 	"slices"
@@ -8,20 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 )
 
-// DefaultPath is the PATH of commands if the image sets none.
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// Environment returns env as a sorted list of NAME=value pairs.
-func Environment(env map[string]string) []string {
-	pairs := make([]string, 0, len(env))
-	for name, value := range env {
-		pairs = append(pairs, name+"="+value)
-	}
-	slices.Sort(pairs)
-	return pairs
-}
-
-// StartError explains why gVisor did not start a command. gVisor's errors arrive as text: in the words of its
+// StartError explains why a sandbox did not start a command. gVisor's errors arrive as text: in the words of its
 // package linuxerr, or in those of Linux if the host kernel refused. processes is the sandbox's limit.
 func StartError(err error, program, dir string, processes int) error {
 	text := err.Error()
