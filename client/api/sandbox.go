@@ -18,8 +18,11 @@ type SandboxRequest struct {
 	Hostname string   `json:"hostname,omitempty"`
 	Volumes  []Mount  `json:"volumes,omitempty"`
 	Engine   string   `json:"engine,omitempty"`
-	Network  Network  `json:"network,omitzero"`
-	Ports    []int    `json:"ports,omitempty"` // that its user intends to connect to
+	// Isolation is "gvisor", or "container", which is faster and shares the kernel of the server's machine; "" means
+	// the server's default.
+	Isolation string  `json:"isolation,omitempty"`
+	Network   Network `json:"network,omitzero"`
+	Ports     []int   `json:"ports,omitempty"` // that its user intends to connect to
 
 	CPU         float64 `json:"cpu,omitempty"` // cores; 0 means the default, here and below
 	Memory      int64   `json:"memory_bytes,omitempty"`

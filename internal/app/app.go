@@ -363,6 +363,16 @@ func (a *App) sandboxes() int {
 	return n
 }
 
+// isolationsOf returns the kinds of isolation of the engine gvisor, the default first.
+func isolationsOf(cfg config.Config) []string {
+	if cfg.Engine != engine.GVisor {
+		return nil
+	}
+	standard := cfg.Isolation.Default
+	others := slices.DeleteFunc(slices.Clone(cfg.Isolation.Allowed), func(k string) bool { return k == standard })
+	return append([]string{standard}, others...)
+}
+
 func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) fleet.Options {
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // the default then depends on the machine
@@ -375,9 +385,10 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) fl
 		}
 	}
 	return fleet.Options{
-		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
-		Defaults: engine.Limits(cfg.Limits),
-		Quotas:   reserve.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
+		Engine: eng, Isolations: isolationsOf(cfg), Store: records, Machine: machine,
+		Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
+		Defaults:    engine.Limits(cfg.Limits),
+		Quotas:      reserve.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
 		Prices: reserve.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
 			GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   spec.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},

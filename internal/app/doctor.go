@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -49,7 +50,7 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, agentImage(img, newerAgents(ctx, img, npmRegistry(ctx))))
 	}
 	findings = append(findings, connections(cfg))
-	findings = append(findings, isolation(ctx, cfg.Data)...)
+	findings = append(findings, isolation(ctx, cfg)...)
 	if text, err := os.ReadFile("/proc/sys/vm/max_map_count"); err == nil {
 		findings = append(findings, mappings(string(text)))
 	}
@@ -116,8 +117,8 @@ func modalAccount(cfg config.Config, env func(string) string) (f finding, asked 
 }
 
 // isolation boots a sandbox with this program's own programs.
-func isolation(ctx context.Context, data string) []finding {
-	dir, err := os.MkdirTemp(trialDirectory(data), "trial-")
+func isolation(ctx context.Context, cfg config.Config) []finding {
+	dir, err := os.MkdirTemp(trialDirectory(cfg.Data), "trial-")
 	if err != nil {
 		return []finding{{Name: "sandbox", Needed: true, Detail: "cannot create a directory: " + err.Error()}}
 	}
@@ -126,8 +127,12 @@ func isolation(ctx context.Context, data string) []finding {
 	if err != nil {
 		return []finding{{Name: "sandbox", Needed: true, Detail: errors.Message(err), Remedy: errors.RemedyOf(err)}}
 	}
+	found := gvisor.Check(ctx, dir, programs.Keeper, programs.Sentry)
+	if slices.Contains(cfg.Isolation.Allowed, engine.Container) {
+		found = append(found, gvisor.CheckContainers(ctx, dir, programs.Keeper, programs.Tools))
+	}
 	var all []finding
-	for _, f := range gvisor.Check(ctx, dir, programs.Keeper, programs.Sentry) {
+	for _, f := range found {
 		all = append(all, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
 	}
 	return all

@@ -21,6 +21,7 @@ type SandboxFlags struct {
 	volumeFiles      int
 	gpu              string
 	hostname         string
+	isolation        string
 }
 
 // Add adds the flags to cmd.
@@ -47,7 +48,14 @@ func (f *SandboxFlags) Add(cmd *cobra.Command) {
 	flags.IntVar(&f.files, "open-files", 0, "maximum number of open files per process")
 	flags.IntVar(&f.volumeFiles, "volume-files", 0, "maximum number of files and directories per volume")
 	flags.StringVar(&f.gpu, "gpu", "", "GPU, such as T4, or A100:2 for two, if the engine has GPUs")
+	AddIsolation(cmd, &f.isolation)
 	AddNetwork(cmd, &f.network)
+}
+
+// AddIsolation adds the flag for the kind of isolation.
+func AddIsolation(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "isolation", "",
+		"gvisor, or container, which is faster and shares this machine's kernel (default: isolation.default)")
 }
 
 // Request returns the request to create the sandbox, without the environment of commands.
@@ -55,7 +63,7 @@ func (f *SandboxFlags) Request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
 		Image: f.image, Commands: f.commands, Name: f.Name, Hostname: f.hostname, Secrets: f.secrets,
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
-		VolumeFiles: f.volumeFiles, GPU: f.gpu,
+		VolumeFiles: f.volumeFiles, GPU: f.gpu, Isolation: f.isolation,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0,
 		"open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {

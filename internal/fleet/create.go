@@ -89,10 +89,10 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (record.Sandbo
 
 // admit checks quotas and the name, and records the sandbox, in one atomic step.
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
-	created := f.now()
+	created, eng := f.now(), isolated(f, p.Isolation)
 	e := f.newEntry(record.Sandbox{
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
-		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
+		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports,
 		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
@@ -335,7 +335,7 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 
 // warm returns a suitable warm sandbox, or nil.
 func (f *Fleet) warm(p plan, owner string, img image.Image, mounts bool) engine.Warm {
-	if p.Cold {
+	if p.Cold || p.Isolation != f.rules.Isolation {
 		return nil
 	}
 	return f.pool.Take(p.Limits, owner, img, mounts)
@@ -366,7 +366,7 @@ func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image,
 	defer done()
 	err = f.stage(e, "create", func() error {
 		spec.Stage = f.stages(e)
-		box, err = f.opts.Engine.Create(ctx, spec)
+		box, err = isolated(f, p.Isolation).Create(ctx, spec)
 		return err
 	})
 	return box, false, err

@@ -36,7 +36,8 @@ import (
 type Fleet struct {
 	opts        Options
 	caps        engine.Capabilities
-	rules       spec.Rules // for requests
+	rules       spec.Rules               // for requests
+	kinds       map[string]engine.Engine // by the kind of isolation; empty if there is no choice
 	meters      *usage.Meters
 	checkpoints *checkpoint.Store
 	pool        *pool.Pool // nil without one
@@ -99,12 +100,21 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 		wake: make(chan struct{}, 1), live: map[string]*entry{},
 		images: images.Images{Engine: opts.Engine, Secrets: opts.Secrets},
 	}
+	if f.kinds, err = isolations(opts); err != nil {
+		return nil, err
+	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
 	_, keeps := opts.Engine.Images().(image.Snapshotter)
 	f.rules = spec.Rules{
 		Engine: opts.Engine.Name(), Can: f.caps, Snapshots: f.caps.Imager || keeps && f.caps.Snapshot,
 		Secrets: opts.Secrets != nil, S3: opts.S3 != nil, Mounts: opts.Mounts != nil,
 		Defaults: opts.Defaults, Machine: opts.Machine, Timeouts: opts.Timeouts,
+	}
+	if len(f.kinds) > 0 {
+		f.rules.Isolation, f.rules.Isolations = opts.Isolations[0], map[string]engine.Capabilities{}
+		for kind, eng := range f.kinds {
+			f.rules.Isolations[kind] = eng.Capabilities()
+		}
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -159,12 +169,13 @@ func (f *Fleet) begin() error {
 
 // openPool starts the warm pool, if Options ask for one.
 func (f *Fleet) openPool() {
-	warmer, ok := f.opts.Engine.(engine.Warmer)
+	eng := isolated(f, f.rules.Isolation)
+	warmer, ok := eng.(engine.Warmer)
 	if f.opts.Warm == 0 {
 		return
 	}
-	if !ok || !f.caps.Warm {
-		logf.Warnf(f.ctx, "the engine %s has no warm sandboxes on this machine, so none are kept", f.opts.Engine.Name())
+	if !ok || !eng.Capabilities().Warm {
+		logf.Warnf(f.ctx, "the engine %s has no warm sandboxes on this machine, so none are kept", eng.Name())
 		return
 	}
 	p, err := f.rules.Plan(spec.Request{})

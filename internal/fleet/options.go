@@ -19,6 +19,9 @@ import (
 type Options struct {
 	Engine engine.Engine
 	Store  record.Store
+	// Isolations are the kinds of isolation that requests may name, the default first, for an engine.Isolator. nil: the
+	// engine's own, without a choice.
+	Isolations []string
 	// Secrets stores the secrets that Request.Secrets names. nil: requests with secrets are refused as Unsupported.
 	Secrets *secret.Vault
 	// S3 serves Request.S3. nil: requests with S3 are refused as Unsupported.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +29,9 @@ var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem"}
 
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
-	Data           string        // the data directory: records, images, volumes, files of sandboxes
-	Engine         string        // one of Engines
+	Data           string // the data directory: records, images, volumes, files of sandboxes
+	Engine         string // one of Engines
+	Isolation      Isolation
 	Platform       string        // how gVisor intercepts system calls: one of Platforms
 	Setuid         bool          // setuid programs gain privileges inside sandboxes
 	Limits         Limits        // default limits of a sandbox
@@ -231,6 +233,12 @@ type ImageGC struct {
 	Sessions time.Duration
 }
 
+// Isolation says how sandboxes of the engine gvisor may be isolated.
+type Isolation struct {
+	Allowed []string // of Isolations, those that requests may name
+	Default string   // one of Allowed
+}
+
 // Log configures the log.
 type Log struct {
 	Level  slog.Level
@@ -239,17 +247,19 @@ type Log struct {
 
 // Engines and Platforms are the allowed values of Config's fields of these names.
 var (
-	Engines   = []string{"gvisor", "modal", "fake"}
-	Platforms = []string{"systrap", "kvm", "ptrace"}
+	Engines    = []string{"gvisor", "modal", "fake"}
+	Isolations = []string{"gvisor", "container"}
+	Platforms  = []string{"systrap", "kvm", "ptrace"}
 )
 
 // Default returns the configuration of a machine without any settings.
 func Default(env func(string) string) Config {
 	return Config{
-		Data:     defaultData(env, os.Geteuid()),
-		Engine:   "gvisor",
-		Platform: "systrap",
-		Setuid:   true,
+		Data:      defaultData(env, os.Geteuid()),
+		Engine:    "gvisor",
+		Isolation: Isolation{Allowed: []string{"gvisor"}, Default: "gvisor"},
+		Platform:  "systrap",
+		Setuid:    true,
 		Limits: Limits{
 			CPU:    min(2, float64(runtime.NumCPU())),
 			Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536,
@@ -358,6 +368,10 @@ func (c Config) problems() []string {
 	}
 	if q := c.Quotas; q.Sandboxes > 0 && c.Pool > q.Sandboxes {
 		all = append(all, c.Source("pool")+": pool exceeds quotas.sandboxes; lower the former or raise the latter")
+	}
+	if i := c.Isolation; !slices.Contains(i.Allowed, i.Default) {
+		all = append(all, c.Source("isolation.default")+": isolation.default "+quote(i.Default)+
+			" is not in isolation.allowed; add it there, or choose another one")
 	}
 	return append(all, c.serverProblems()...)
 }

@@ -44,6 +44,19 @@ var options = []option{
 	opt("data", "data directory", func(c *Config) *string { return &c.Data }, absolute),
 	opt("engine", "engine of sandboxes: gvisor, modal or fake",
 		func(c *Config) *string { return &c.Engine }, oneOf(Engines...)),
+	opt("isolation.allowed",
+		"kinds of isolation that requests may choose: gvisor, which gives each sandbox a kernel of its own, and "+
+			"container, which is faster and shares this machine's kernel",
+		func(c *Config) *[]string { return &c.Isolation.Allowed }, func(all []string) string {
+			for _, kind := range all {
+				if remedy := oneOf(Isolations...)(kind); remedy != "" {
+					return remedy
+				}
+			}
+			return ""
+		}),
+	opt("isolation.default", "kind of isolation of requests that choose none",
+		func(c *Config) *string { return &c.Isolation.Default }, oneOf(Isolations...)),
 	opt("platform", "platform of gVisor, which intercepts system calls: systrap, kvm or ptrace",
 		func(c *Config) *string { return &c.Platform }, oneOf(Platforms...)),
 	opt("setuid", "setuid programs such as sudo gain privileges inside sandboxes of the engine gvisor",

@@ -198,6 +198,9 @@ func (s Sandbox) Again(rules spec.Rules) spec.Request {
 		TimeoutSeconds:     min(s.Expires.Sub(s.Started), rules.Timeouts.MaxLife).Seconds(),
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, SnapshotOnEnd: s.SnapshotOnEnd,
 	}
+	if len(rules.Isolations) > 0 { // if the kind is no longer allowed, the request is refused rather than changed
+		req.Isolation = s.Engine
+	}
 	if s.S3 != nil {
 		own := s.S3.S3
 		own.Init = false // the volume is filled already

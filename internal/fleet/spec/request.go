@@ -29,8 +29,10 @@ type Request struct {
 	Hostname string   `json:"hostname,omitempty"`
 	Volumes  []Mount  `json:"volumes,omitempty"`
 	Engine   string   `json:"engine,omitempty"`
-	Network  Network  `json:"network,omitzero"`
-	Ports    []int    `json:"ports,omitempty"` // that its user intends to connect to; Dial connects to any
+	// Isolation is the kind of isolation, such as "gvisor" or "container"; "" means the server's default.
+	Isolation string  `json:"isolation,omitempty"`
+	Network   Network `json:"network,omitzero"`
+	Ports     []int   `json:"ports,omitempty"` // that its user intends to connect to; Dial connects to any
 
 	// Limits; 0 means the default. A limit that the engine cannot enforce on this machine is refused, never ignored.
 	CPU         float64 `json:"cpu,omitempty"` // cores

@@ -63,8 +63,13 @@ type Timeouts struct {
 
 // Rules decide what a request may ask for: the abilities of the server and its engine, defaults and upper bounds.
 type Rules struct {
-	Engine    string // its name
-	Can       engine.Capabilities
+	Engine string // its name
+	Can    engine.Capabilities
+	// Isolations are the kinds of isolation that requests may name, with what the engine can do in each. Empty: the
+	// engine has one, and Can is of that.
+	Isolations map[string]engine.Capabilities
+	Isolation  string // the default kind; "" if Isolations is empty
+
 	Snapshots bool // snapshots can be made
 	Secrets   bool // the server stores secrets
 	S3        bool // the server syncs volumes with S3
@@ -91,6 +96,7 @@ type Plan struct {
 // Plan validates req and fills in the defaults. Its error lists all problems.
 func (r Rules) Plan(req Request) (Plan, error) {
 	var p Problems
+	r, req.Isolation = r.isolate(&p, req.Isolation)
 	CheckNames(&p, req)
 	CheckEnv(&p, req.Env)
 	req, volume := r.withS3(&p, req)
@@ -122,6 +128,25 @@ func (r Rules) Plan(req Request) (Plan, error) {
 		r.Timeouts.MaxLife)
 	r.checkLimits(&p, &out)
 	return out, p.Err()
+}
+
+// isolate returns the rules for a kind of isolation, and the kind that "" stands for.
+func (r Rules) isolate(p *Problems, kind string) (Rules, string) {
+	kind = cmp.Or(kind, r.Isolation)
+	can, allowed := r.Isolations[kind]
+	switch {
+	case allowed:
+		r.Engine, r.Can = kind, can
+	case kind == "":
+	case len(r.Isolations) == 0:
+		p.Addf(errors.Unsupported, "omit isolation",
+			"the engine %s has one kind of isolation, and %.80q is none of its names", r.Engine, kind)
+	default:
+		p.Addf(errors.Unsupported, "use one of them; the operator allows others with isolation.allowed",
+			"the isolation %.80q is not among those of this server: %s", kind,
+			strings.Join(slices.Sorted(maps.Keys(r.Isolations)), ", "))
+	}
+	return r, kind
 }
 
 // CheckNames checks the names in a request.

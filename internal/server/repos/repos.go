@@ -125,7 +125,7 @@ func repoOut(r repo.Repo) api.Repo {
 				Engine: b.Engine, Network: api.Network(b.Network), Ports: b.Ports,
 				Volumes: edge.Each(b.Volumes, func(m spec.Mount) api.Mount { return api.Mount(m) }),
 				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files,
-				VolumeFiles: b.VolumeFiles, Cold: b.Cold,
+				VolumeFiles: b.VolumeFiles, Isolation: b.Isolation, Cold: b.Cold,
 			},
 		},
 		Built: r.Built.UTC(), Checked: r.Checked.UTC(), Behind: r.Behind, Used: r.Used.UTC(), Created: r.Created.UTC(),
