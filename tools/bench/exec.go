@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -36,6 +37,16 @@ func benchExec(ctx context.Context, l *lab, r *recorder) (err error) {
 			return l.exec(ctx, sb.ID, fleet.ExecRequest{Args: []string{"true"}})
 		})
 	}}}
+	if l.noContainers == nil {
+		box, end, failed := l.create(ctx, spec.Request{Isolation: engine.Container})
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		sides = r.inContainer(sides, func(ctx context.Context) (sample, error) {
+			return timed(m.Name, func() error { return l.exec(ctx, box.ID, fleet.ExecRequest{Args: []string{"true"}}) })
+		})
+	}
 	for _, o := range []*oci{l.runc, l.runsc} {
 		more, remove, failed := r.execIn(ctx, o, m.Name, sides)
 		defer func() { err = errors.Join(err, remove()) }()

@@ -40,6 +40,8 @@ type lab struct {
 	files   string // the same files, unpacked
 	noFiles error  // why the unpacked files are missing
 
+	noContainers error // why there are none, once a Fleet is open
+
 	programs programs.Programs
 	engine   *gvisor.Engine
 	db       *store.DB
@@ -146,8 +148,12 @@ func (l *lab) use(ctx context.Context, warm int) error {
 	if err := l.closeFleet(ctx); err != nil {
 		return err
 	}
+	kinds := []string{engine.GVisor}
+	if _, l.noContainers = l.engine.Containers(); l.noContainers == nil {
+		kinds = append(kinds, engine.Container)
+	}
 	f, err := fleet.Open(ctx, fleet.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
-		Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
+		Isolations: kinds, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err == nil {
 		l.fleet, l.warm = f, warm
 	}

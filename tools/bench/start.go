@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -67,11 +68,24 @@ func (l *lab) helloSandbox(ctx context.Context,
 	return s, sb, destroy, err
 }
 
-// helloHarvest is Harvest's side of P1 and P2, with the stages from the sandbox's record.
-func (l *lab) helloHarvest(ctx context.Context) (sample, error) {
-	s, sb, destroy, err := l.helloSandbox(ctx, spec.Request{})
+// container is Harvest's side with containers.
+const container = "container"
+
+// inContainer adds Harvest's side with containers, unless this machine has none.
+func (r *recorder) inContainer(sides []side, run func(context.Context) (sample, error)) []side {
+	if r.lab.noContainers != nil {
+		r.missing(container, r.lab.noContainers)
+		return sides
+	}
+	return append(sides, side{container, run})
+}
+
+// helloIn is Harvest's side of P1 and P2 with sandboxes of a kind, with the stages from the sandbox's record. There are
+// no warm containers.
+func (l *lab) helloIn(ctx context.Context, kind string) (sample, error) {
+	s, sb, destroy, err := l.helloSandbox(ctx, spec.Request{Isolation: kind})
 	err = errors.Join(err, destroy())
-	if err == nil && sb.Warm != (l.warm > 0) {
+	if err == nil && sb.Warm != (l.warm > 0 && kind == engine.GVisor) {
 		err = errors.Errorf("the sandbox was warm: %t", sb.Warm)
 	}
 	if err != nil {
@@ -138,7 +152,10 @@ func benchStart(ctx context.Context, l *lab, r *recorder, warm int, aim float64)
 	}
 	toPrint, toEnd := r.measure(printed, "ms"), r.measure(exited, "ms")
 	toPrint.Aim, toEnd.Aim = &Aim{Peer: "runc", AtMost: aim}, &Aim{Peer: "runc", AtMost: aim}
-	sides := []side{{harvest, l.helloHarvest}}
+	in := func(kind string) func(context.Context) (sample, error) {
+		return func(ctx context.Context) (sample, error) { return l.helloIn(ctx, kind) }
+	}
+	sides := r.inContainer([]side{{harvest, in(engine.GVisor)}}, in(engine.Container))
 	for _, o := range []*oci{l.runc, l.runsc} {
 		if o.why != nil {
 			r.missing(o.name, o.why)

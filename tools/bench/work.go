@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -37,10 +38,13 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 	if noHost != nil {
 		r.missing(host, noHost)
 	}
-	var ratios []float64
+	var ratios, ofContainers []float64
 	for _, job := range jobs {
 		m := r.measure(job, "s")
-		sides := []side{{harvest, func(ctx context.Context) (sample, error) { return l.workInside(ctx, job) }}}
+		work := func(kind string) func(context.Context) (sample, error) {
+			return func(ctx context.Context) (sample, error) { return l.workInside(ctx, job, kind) }
+		}
+		sides := r.inContainer([]side{{harvest, work(engine.GVisor)}}, work(engine.Container))
 		if noHost == nil {
 			sides = append(sides, side{host, func(ctx context.Context) (sample, error) {
 				return l.workOnHost(ctx, job)
@@ -52,19 +56,26 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 		m.finish()
 		if s := m.side(host); s != nil && s.Ratio > 0 {
 			ratios = append(ratios, s.Ratio)
+			if c := m.side(container); c != nil && c.Ratio > 0 {
+				ofContainers = append(ofContainers, s.Ratio/c.Ratio)
+			}
 		}
 	}
 	if len(ratios) == len(jobs) {
 		mean := r.measure("geometric mean of the ratios", "×")
 		mean.Aim = &Aim{AtMost: 1.5}
 		mean.add(harvest, geometricMean(ratios))
+		if len(ofContainers) == len(jobs) {
+			mean.add(container, geometricMean(ofContainers))
+		}
 	}
 	return nil
 }
 
-// workInside runs a job in a sandbox of its own that may use the whole machine.
-func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) {
-	sb, destroy, err := l.create(ctx, spec.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory})
+// workInside runs a job in a sandbox of its own, of a kind, that may use the whole machine.
+func (l *lab) workInside(ctx context.Context, job, kind string) (s sample, err error) {
+	sb, destroy, err := l.create(ctx, spec.Request{Isolation: kind, CPU: float64(runtime.NumCPU()),
+		Memory: 2 * l.limits.Memory})
 	if err != nil {
 		return nil, err
 	}
