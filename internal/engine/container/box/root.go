@@ -168,6 +168,10 @@ func mountErofs(source string) (*os.File, error) {
 	if err := unix.FsconfigSetString(fs, "source", source); err != nil {
 		return nil, errors.Wrapf(err, "set the source of EROFS")
 	}
+	// Otherwise the kernel would open a loop device for writing, too.
+	if err := unix.FsconfigSetFlag(fs, "ro"); err != nil {
+		return nil, errors.Wrapf(err, "set ro of EROFS")
+	}
 	return mounted(fs, "EROFS of "+source, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV)
 }
 
