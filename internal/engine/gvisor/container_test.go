@@ -200,6 +200,7 @@ func TestInContainerWithCgroups(t *testing.T) {
 		t.Errorf("doctor about cgroups: %+v", f)
 	}
 	c.harvest("down", "--sandboxes")
+	c.run("wait", c.id) // Podman removes what it keeps of a container that ends
 }
 
 // TestLiveMountInContainer checks that a bucket can be mounted live in a container with the device /dev/fuse and
