@@ -113,13 +113,13 @@ func Main() int {
 
 // limitPrivileges gives up what the keeper does not use. In its own user namespace, it needs all its privileges, and
 // they have no effect on this machine.
-func (k *Keeper) limitPrivileges() error {
+func limitPrivileges(container bool) error {
 	owned, err := ownNamespace()
 	if err != nil || owned {
 		return err
 	}
 	keep := privilege.Keeper
-	if k.args.Container != nil {
+	if container {
 		keep = privilege.Container
 	}
 	if err := privilege.Keep(keep); !errors.Is(err, unix.ENOTSUP) {
@@ -195,7 +195,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 		return nil, errors.Errorf("the first request is %q", req.Op)
 	}
 	k.args = *req.Boot
-	if err := k.limitPrivileges(); err != nil {
+	if err := limitPrivileges(k.args.Container != nil); err != nil {
 		return nil, err
 	}
 	claim := k.args.Claim

@@ -27,7 +27,7 @@ func (k *Keeper) prepare(a *wire.PrepareArgs) error {
 		return errors.Stage(err, "prepare")
 	}
 	id := k.guest.Args.Ref + guest.PreparedSuffix
-	err := errors.Stage(k.guest.FillPrepared(id, a.Layer), "snapshot")
+	err := errors.Stage(k.guest.Fill(id, a.Layer), "snapshot")
 	if err == nil && len(a.WarmUp) > 0 {
 		err = errors.Stage(k.guest.WarmUp(id, a), "warm-up")
 	}

@@ -159,20 +159,14 @@ func (c *Container) ReadFile(path string) ([]byte, error) {
 
 // Terminal implements kept.Sandbox: it opens a terminal of the container.
 func (c *Container) Terminal() (master, slave *os.File, err error) {
-	blocking, slave, err := c.box.Terminal()
+	opened, slave, err := c.box.Terminal()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer blocking.Close()
-	// An os.File stays in the non-blocking mode that its descriptor had when it was made.
-	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		if err = unix.SetNonblock(fd, true); err == nil {
-			return os.NewFile(uintptr(fd), "terminal"), slave, nil
-		}
-		_ = unix.Close(fd)
+	if master, err = kept.Pollable(opened); err != nil {
+		return nil, nil, errors.Join(err, slave.Close())
 	}
-	return nil, nil, errors.Join(err, slave.Close())
+	return master, slave, nil
 }
 
 // KeysSignal implements kept.Sandbox.

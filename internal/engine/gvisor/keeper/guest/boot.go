@@ -4,18 +4,13 @@ package guest
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"math"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/flag"
 
@@ -24,7 +19,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/keeper/kept"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/runsc"
-	"github.com/RelevanceAI/harvest/internal/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
@@ -45,8 +39,8 @@ const GVisorLog = "gvisor.log"
 // Guest is a booted gVisor sandbox: a root container that only sleeps, and, once it is claimed, a main
 // container.
 type Guest struct {
+	process
 	Args     wire.BootArgs
-	Sandbox  *runsc.Sandbox
 	Root     string // path of the main container's image
 	Hostname string // as passed to its init program
 	// machineID is the content of /etc/machine-id, written by its init program.
@@ -54,7 +48,6 @@ type Guest struct {
 	mounted   []string            // mount points in the main container
 	files     *runsc.FileServer   // serves the main container's volumes, if any
 	volumes   map[string]*os.File // mounts with mapped owners, by mount point, during a claim
-	Group     *cgroup.Group       // nil without cgroups
 
 	Prepared *prepared // the prepared container that waits for a claim, or nil
 	Taken    bool      // the prepared container is the main container
@@ -100,12 +93,12 @@ func BootWith(o Options, files map[int]*os.File, start func(*Guest) error) (_ *G
 			return nil, err
 		}
 	}
-	spec := g.baseSpec(initprog.Args("/init", "sandbox", append(g.groupLimits(), traceStep())...))
+	spec := baseSpec(&args, initprog.Args("/init", "sandbox", append(groupLimits(&args), traceStep())...))
 	spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
-	g.setRoot(spec, args.Init, "")
-	if err := g.setUsers(spec); err != nil {
+	setRoot(&args, spec, args.Init, "")
+	if err := setUsers(&args, spec); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(conf.RootDir, 0o700); err != nil {
@@ -130,112 +123,6 @@ func BootWith(o Options, files map[int]*os.File, start func(*Guest) error) (_ *G
 	err = start(g)
 	return g, errors.Join(errors.Wrapf(err, "start sandbox"), <-joined)
 }
-
-// cgroupsInside is the mount point of gVisor's own cgroups.
-const cgroupsInside = "/sys/fs/cgroup"
-
-// groupLimits returns the steps by which the root container's init program sets the limits in gVisor's cgroup of the
-// main container, which sees its group as the root of its own namespace and cannot change them. gVisor enforces the
-// limit of processes: inside, exceeding it is an ordinary EAGAIN. The host's cgroup has a higher limit. The others are
-// for programs that read them, such as Node and Java; the host's cgroup enforces them.
-func (g *Guest) groupLimits() []initprog.Step {
-	limits := g.Args.Limits
-	contents := map[string]string{}
-	if limits.Processes > 0 {
-		contents["pids.max"] = strconv.Itoa(limits.Processes + 1) // the limit includes the init program
-	}
-	if limits.CPU > 0 {
-		contents["cpu.max"] = fmt.Sprintf("%.0f %d", math.Ceil(limits.CPU*cgroup.CPUPeriod), cgroup.CPUPeriod)
-	}
-	if limits.Memory > 0 {
-		contents["memory.max"] = strconv.FormatInt(limits.Memory, 10)
-	}
-	var steps []initprog.Step
-	for _, id := range []string{g.Args.Ref + mainSuffix, g.Args.Ref + PreparedSuffix} {
-		group := filepath.Join(cgroupsInside, id)
-		for _, name := range slices.Sorted(maps.Keys(contents)) {
-			steps = append(steps, initprog.Step{Dir: group, File: filepath.Join(group, name), Content: contents[name]})
-		}
-	}
-	return steps
-}
-
-// joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. Processes
-// that they fork afterwards start in it.
-func (g *Guest) joinCgroup() error {
-	sentry := g.Sandbox.Pid()
-	if g.Group == nil || sentry == 0 { // StartRoot reports that it has ended
-		return nil
-	}
-	for outside := []int{sentry}; len(outside) > 0 && g.Sandbox.Pid() != 0; {
-		for _, pid := range outside {
-			if err := g.Group.Add(pid); err != nil && !errors.Is(err, unix.ESRCH) {
-				return err
-			}
-		}
-		// Children that were forked while their parent was moved are outside.
-		outside = slices.DeleteFunc(family(sentry), g.Group.Has)
-	}
-	return nil
-}
-
-// family returns a process and its living descendants.
-func family(pid int) []int {
-	all := []int{pid}
-	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	for _, task := range tasks {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
-		for _, field := range strings.Fields(string(b)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				all = append(all, family(child)...)
-			}
-		}
-	}
-	return all
-}
-
-// setUsers gives the spec its own user namespace, which gVisor requires for volumes: with the sandbox's own users, or
-// else with all users of the current namespace.
-func (g *Guest) setUsers(s *specs.Spec) error {
-	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
-	if own := g.ownUsers(); own != nil {
-		s.Linux.UIDMappings, s.Linux.GIDMappings = own, own
-		return nil
-	}
-	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings,
-		"gid_map": &s.Linux.GIDMappings} {
-		b, err := os.ReadFile(filepath.Join("/proc/self", file))
-		if err != nil {
-			return errors.Wrapf(err, "read %s", file)
-		}
-		for line := range strings.Lines(string(b)) {
-			var id, parent, n uint32
-			if _, err := fmt.Sscan(line, &id, &parent, &n); err != nil {
-				return errors.Wrapf(err, "parse %s", file)
-			}
-			*to = append(*to, specs.LinuxIDMapping{ContainerID: id, HostID: id, Size: n})
-		}
-	}
-	return nil
-}
-
-// ownUsers returns the map of the sandbox's own users, or nil.
-func (g *Guest) ownUsers() []specs.LinuxIDMapping {
-	if g.Args.FirstUser == 0 {
-		return nil
-	}
-	return []specs.LinuxIDMapping{{HostID: uint32(g.Args.FirstUser), Size: userns.Size}}
-}
-
-// gVisor's annotations that distinguish a sandbox's root container from the others.
-const (
-	annotationType    = "io.kubernetes.cri.container-type"
-	annotationSandbox = "io.kubernetes.cri.sandbox-id"
-	annotationName    = "io.kubernetes.cri.container-name"
-)
-
-// rootfsPrefix is the prefix of the annotations that describe the root file system.
-const rootfsPrefix = "dev.gvisor.spec.rootfs."
 
 // runscConfig returns gVisor's settings.
 func runscConfig(args wire.BootArgs) (*config.Config, error) {
@@ -271,46 +158,6 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 	}
 	conf, err := config.NewFromFlags(fs)
 	return conf, errors.Wrapf(err, "gVisor's configuration")
-}
-
-// baseSpec returns the common part of the root and main containers' specs.
-func (g *Guest) baseSpec(args []string) *specs.Spec {
-	s := &specs.Spec{
-		Version: specs.Version,
-		Root:    &specs.Root{Path: g.emptyDir()},
-		Process: &specs.Process{
-			Args: args, Cwd: "/", Env: []string{"PATH=" + kept.DefaultPath},
-			Capabilities:    &specs.LinuxCapabilities{},
-			NoNewPrivileges: true,
-		},
-		Linux:       &specs.Linux{},
-		Annotations: map[string]string{},
-	}
-	if n := g.Args.Limits.Files; n > 0 {
-		// Commands get the root container's limits (gVisor's loader, executeAsync).
-		s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: uint64(n), Hard: uint64(n)}}
-	}
-	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace,
-		specs.UTSNamespace, specs.MountNamespace} {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t})
-	}
-	return s
-}
-
-func (g *Guest) emptyDir() string { return filepath.Join(g.Args.Dir, "empty") }
-
-// setRoot sets the spec's root to the EROFS file at path. If medium is not empty, it has a writable layer
-// there.
-func (g *Guest) setRoot(s *specs.Spec, path, medium string) {
-	s.Annotations[rootfsPrefix+"type"] = "erofs"
-	s.Annotations[rootfsPrefix+"source"] = path
-	if medium == "" {
-		return
-	}
-	s.Annotations[rootfsPrefix+"overlay"] = medium
-	if n := g.Args.Limits.Disk; n > 0 {
-		s.Annotations[rootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
-	}
 }
 
 // writeBundle writes the spec for gVisor's processes.
@@ -355,44 +202,6 @@ func (g *Guest) claim(c *wire.ClaimArgs) error {
 	defer func() { g.volumes = nil }()
 	return errors.Stage(errors.Wrapf(g.Start(spec, c.Root, g.MainID(), nil, g.Sandbox.Start), "start main container"),
 		"start")
-}
-
-// MainSpec returns the spec of a main container, with args for its init program.
-func (g *Guest) MainSpec(args []string, root string, mounts []wire.Mount) *specs.Spec {
-	spec := g.baseSpec(args)
-	// The init program needs them for the host name and the files, and drops them afterwards.
-	names := []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"}
-	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
-	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
-	spec.Annotations[annotationType] = "container"
-	spec.Annotations[annotationSandbox] = g.Args.Ref
-	g.setRoot(spec, root, "dir="+g.Args.Dir)
-	spec.Mounts = []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc"},
-		{Destination: sysctlFS, Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755", "size=1m"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
-		{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"},
-		// gVisor mounts a tmpfs on an empty /tmp. If /tmp is not empty, it stays on disk and counts against the
-		// disk limit.
-		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
-		{Destination: initprog.Path, Type: "erofs", Source: g.Args.Init, Options: []string{"ro"}},
-	}
-	for _, m := range mounts {
-		options := []string{"rbind", "rw"}
-		if m.ReadOnly {
-			options[1] = "ro"
-		}
-		// With a map, the file server asks for the mount itself, and does not look at the map.
-		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source,
-			Options: options, UIDMappings: g.ownUsers(), GIDMappings: g.ownUsers()})
-	}
-	g.mounted = nil
-	for _, m := range spec.Mounts {
-		g.mounted = append(g.mounted, m.Destination)
-	}
-	return spec
 }
 
 // Start starts a main container with the method by. The image, the writable layer and the init image are passed
@@ -458,7 +267,7 @@ func (g *Guest) serveFiles(c *runsc.Container) error {
 	if err != nil {
 		return err
 	}
-	if err := g.setUsers(c.Spec); err != nil {
+	if err := setUsers(&g.Args, c.Spec); err != nil {
 		return err
 	}
 	if g.files, err = g.Sandbox.ServeFiles(c.ID, bundle, c.Spec, c.Mounts, g.volumes); err != nil {

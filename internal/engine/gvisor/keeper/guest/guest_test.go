@@ -20,7 +20,7 @@ func TestSpecsAreEncodedWhole(t *testing.T) {
 	g := &Guest{Args: wire.BootArgs{Ref: "r", Dir: "/d", Init: "/i", Limits: engine.Limits{Files: 9, Disk: 1 << 20}}}
 	spec := g.MainSpec([]string{"/init", "name"}, "/root.erofs",
 		[]wire.Mount{{Source: "/s", Path: "/p", ReadOnly: true}})
-	if err := (&Guest{}).setUsers(spec); err != nil {
+	if err := setUsers(&wire.BootArgs{}, spec); err != nil {
 		t.Fatal(err)
 	}
 	spec.Root.Readonly = true

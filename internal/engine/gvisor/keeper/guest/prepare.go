@@ -62,14 +62,6 @@ func (g *Guest) Prepare(a *wire.PrepareArgs) error {
 	return nil
 }
 
-// FillPrepared unpacks a tar stream into the writable layer of the prepared container with an ID.
-func (g *Guest) FillPrepared(id, path string) error {
-	if path == "" {
-		return nil
-	}
-	return g.Fill(id, path)
-}
-
 // Unprepare ends the container. Its ID is not reused, because gVisor has removed its cgroup, and with it the
 // process limit.
 func (g *Guest) Unprepare() {

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -142,16 +143,11 @@ func (g *Guest) Terminal() (master, slave *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer opened.Close()
-	// An os.File stays in the non-blocking mode that its descriptor had when it was made.
-	fd, err := unix.FcntlInt(opened.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		if err = unix.SetNonblock(fd, true); err == nil {
-			return os.NewFile(uintptr(fd), opened.Name()), slave, nil
-		}
-		_ = unix.Close(fd)
+	master, err = kept.Pollable(opened)
+	if err != nil {
+		return nil, nil, errors.Join(err, slave.Close())
 	}
-	return nil, nil, errors.Join(err, slave.Close())
+	return master, slave, nil
 }
 
 // KeysSignal implements kept.Sandbox. The terminal is one of this machine, which does not know the sandbox's processes.
@@ -181,20 +177,11 @@ func (g *Guest) SetRoom(path string, left int64) error {
 	return layer.SetRoom(g.Sandbox, []layer.Room{{Path: path, Left: left}})
 }
 
-// Pause implements kept.Sandbox.
-func (g *Guest) Pause() error { return g.Sandbox.Pause() }
-
-// Resume implements kept.Sandbox.
-func (g *Guest) Resume() error { return g.Sandbox.Resume() }
-
-// Pid implements kept.Sandbox.
-func (g *Guest) Pid() int { return g.Sandbox.Pid() }
-
-// Wait implements kept.Sandbox.
-func (g *Guest) Wait() unix.WaitStatus { return g.Sandbox.Wait() }
-
 // AwaitMain implements kept.Sandbox: it waits for the main container's process 1.
 func (g *Guest) AwaitMain() { _ = g.Sandbox.WaitContainer(g.MainID()) }
 
-// Kill implements kept.Sandbox.
-func (g *Guest) Kill() { g.Sandbox.Kill() }
+// Environ implements kept.Sandbox. The root container sees all processes.
+func (g *Guest) Environ(pid int32) []byte {
+	b, _ := g.read(g.Args.Ref, fmt.Sprintf("/proc/%d/environ", pid))
+	return b
+}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 )
 
@@ -104,4 +105,18 @@ func Environment(env map[string]string) []string {
 	}
 	slices.Sort(pairs)
 	return pairs
+}
+
+// Pollable replaces an open file, which it closes, by one that honours deadlines. The former has the blocking mode that
+// its descriptor had when it was made.
+func Pollable(f *os.File) (*os.File, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Wrapf(err, "duplicate %s", f.Name())
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(errors.Wrapf(err, "set the mode of %s", f.Name()), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
