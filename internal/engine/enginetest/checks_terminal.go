@@ -19,6 +19,7 @@ var terminalChecks = []check{
 		terminals, checkEcho},
 	{"terminal/no echo", "echo can be turned off", terminals, checkNoEcho},
 	{"terminal/nil input", "without an input, end-of-file is typed at once", terminals, checkTerminalNoInput},
+	{"terminal/closed", "a command may close its terminal and open it again", terminals, checkTerminalClosed},
 	{"terminal/size", "a terminal has the size that was given", terminals, checkSize},
 	{"terminal/resize", "a resize is seen and signalled", terminals, checkResize},
 	{"terminal/no size", "a size that cannot be is Invalid; without a terminal, a resize is a Conflict", terminals,
@@ -80,6 +81,10 @@ func checkNoEcho(t *testing.T, s *suite) {
 
 func checkTerminalNoInput(t *testing.T, s *suite) {
 	start(t, s.shared, terminal(sh(`cat; echo end`))).expect(t, engine.Exit{}, "end\r\n")
+}
+
+func checkTerminalClosed(t *testing.T, s *suite) {
+	start(t, s.shared, terminal(sh(`exec <&- >&- 2>&-; sleep 0.3; echo x >/dev/tty`))).expect(t, engine.Exit{}, "x\r\n")
 }
 
 func checkSize(t *testing.T, s *suite) {

@@ -5,6 +5,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -77,12 +78,7 @@ func limit(name string) need {
 }
 
 func both(a, b need) need {
-	return func(c engine.Capabilities) string {
-		if why := a(c); why != "" {
-			return why
-		}
-		return b(c)
-	}
+	return func(c engine.Capabilities) string { return cmp.Or(a(c), b(c)) }
 }
 
 // Run runs all checks against an engine.

@@ -68,11 +68,14 @@ type order struct {
 // attached client has received all output.
 type keeper struct {
 	order
-	spool      *spool
-	listen     *net.UnixListener
-	cmd        *exec.Cmd
-	input      *os.File   // the command's standard input, or its terminal
-	output     []*os.File // sources of the spool
+	spool  *spool
+	listen *net.UnixListener
+	cmd    *exec.Cmd
+	input  *os.File   // the command's standard input, or its terminal
+	output []*os.File // sources of the spool
+	// slave is the command's end of its terminal. It stays open until the command has ended, so that a command that
+	// closes its own descriptors can open the terminal again.
+	slave      *os.File
 	pumps      sync.WaitGroup
 	conns      sync.WaitGroup
 	closed     sync.Once // of input
@@ -200,7 +203,8 @@ func (k *keeper) connect() (theirs []*os.File, err error) {
 		k.input, k.output = master, []*os.File{master}
 		k.cmd.Stdin, k.cmd.Stdout, k.cmd.Stderr = slave, slave, slave
 		k.cmd.SysProcAttr.Setctty = true
-		return []*os.File{slave}, nil
+		k.slave = slave
+		return nil, nil
 	}
 	for i := range 3 {
 		if i == 2 && k.Merged {
@@ -327,6 +331,9 @@ func pending(f *os.File) (n int) {
 // wait returns when the command has ended, all its output is in the spool and its exit is on disk.
 func (k *keeper) wait() error {
 	_ = k.cmd.Wait() // a failing command is not an error
+	if k.slave != nil {
+		k.slave.Close()
+	}
 	deadline := time.Now()
 	if k.Size != nil {
 		deadline = deadline.Add(time.Second) // the kernel hangs the terminal up, which is a cleaner end of the output
@@ -355,6 +362,9 @@ func (k *keeper) wait() error {
 func (k *keeper) closeFiles() {
 	if k.input != nil {
 		k.input.Close()
+	}
+	if k.slave != nil {
+		k.slave.Close()
 	}
 	for _, f := range k.output {
 		f.Close()

@@ -69,13 +69,16 @@ type plumbing struct {
 	outputs map[wire.Kind]*os.File
 	stdin   *os.File
 	master  *os.File
-	files   []layer.KeptFile // identities of guest; none for Harvest's own programs
+	// slave is the command's end of the terminal. It stays open until the command has ended: the terminal of a command
+	// that closes its own descriptors would else hang up.
+	slave *os.File
+	files []layer.KeptFile // identities of guest; none for Harvest's own programs
 }
 
 func (p *plumbing) closeGuest() {
 	closed := map[*os.File]bool{}
 	for _, f := range p.guest {
-		if !closed[f] {
+		if !closed[f] && f != p.slave {
 			closed[f] = true
 			_ = f.Close()
 		}
@@ -84,11 +87,18 @@ func (p *plumbing) closeGuest() {
 
 func (p *plumbing) closeAll() {
 	p.closeGuest()
+	p.closeSlave()
 	for _, f := range p.outputs {
 		_ = f.Close()
 	}
 	if p.stdin != nil {
 		_ = p.stdin.Close()
+	}
+}
+
+func (p *plumbing) closeSlave() {
+	if p.slave != nil {
+		_ = p.slave.Close()
 	}
 }
 
@@ -107,7 +117,7 @@ func newPlumbing(args *wire.StartArgs, open func() (master, slave *os.File, err 
 			return p, err
 		}
 		p.outputs[wire.KindStdout] = master
-		p.master = master
+		p.master, p.slave = master, slave
 		p.guest[0], p.guest[1], p.guest[2] = slave, slave, slave
 		return p, pty.Setsize(master, winsize(*args.Terminal))
 	}
@@ -291,6 +301,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		<-k.ended // only the end of the sandbox breaks the connection
 		ws = unix.WaitStatus(syscall.SIGKILL)
 	}
+	p.closeSlave()
 	c.exit = exitOf(ws)
 	select {
 	case <-k.ended:
