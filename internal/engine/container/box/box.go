@@ -75,18 +75,23 @@ func Start(o Options) (*Box, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(errors.Wrapf(err, "start the first process"), conn.Close())
 	}
-	b := &Box{init: cmd, link: pid1.NewLink(conn.(*net.UnixConn)), over: make(chan struct{}),
-		replies: map[uint64]chan reply{}, exits: map[int]chan unix.WaitStatus{}}
+	return watch(cmd, conn.(*net.UnixConn)), nil
+}
+
+// watch returns the container of a first process that was started, and its link.
+func watch(init *exec.Cmd, link *net.UnixConn) *Box {
+	b := &Box{init: init, link: pid1.NewLink(link), over: make(chan struct{}), replies: map[uint64]chan reply{},
+		exits: map[int]chan unix.WaitStatus{}}
 	go b.receive()
 	go func() {
-		_ = cmd.Wait()
-		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		_ = init.Wait()
+		if status, ok := init.ProcessState.Sys().(syscall.WaitStatus); ok {
 			b.status = unix.WaitStatus(status)
 		}
 		_ = b.link.Close()
 		close(b.over)
 	}()
-	return b, nil
+	return b
 }
 
 // Pid returns the process ID of the first process on this machine, or 0 once it has ended.
