@@ -125,7 +125,8 @@ func CheckContainers(ctx context.Context, dir, executable, tools string) Finding
 			"remove container from isolation.allowed, or read docs/isolation.md")
 		return f
 	}
-	f.OK, f.Detail = true, "allowed by isolation.allowed; they share the kernel of this machine: docs/isolation.md"
+	f.OK, f.Detail = true, "allowed by isolation.allowed; they share the kernel of this machine (docs/isolation.md); "+
+		strings.Join(containersLack, "; ")
 	return f
 }
 

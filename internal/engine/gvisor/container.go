@@ -38,14 +38,16 @@ func (e *Engine) Containers() (*Engine, error) {
 	return &Engine{machine: e.machine, filter: program}, err
 }
 
+// containersLack is what containers cannot do, in addition to what sandboxes of gVisor cannot.
+var containersLack = []string{"no limit of disk: overlayfs has none",
+	"no limit of files in volumes: the kernel does not count them", "no checkpoints of memory",
+	"no owners of files above 65535", "crashes are reported of commands alone, not of the processes that they start"}
+
 // ofContainers returns what containers can do, given what sandboxes of gVisor can do.
 func ofContainers(c engine.Capabilities) engine.Capabilities {
 	c.Isolation = "container (shares this machine's kernel)"
 	c.Memory = false
 	c.Limits = []string{"cpu", "memory", "processes", "files"}
-	c.Missing = append(c.Missing, "no limit of disk: overlayfs has none",
-		"no limit of files in volumes: the kernel does not count them",
-		"no checkpoints of memory", "no owners of files above 65535",
-		"crashes are reported of commands alone, not of the processes that they start")
+	c.Missing = append(c.Missing, containersLack...)
 	return c
 }

@@ -70,7 +70,7 @@ func TestContainersAreChecked(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
 	if f := gvisor.CheckContainers(t.Context(), dir, testenv.KeeperBinary(t), testenv.ToolsBinary(t)); !f.OK ||
-		!strings.Contains(f.Detail, "share the kernel") {
+		!strings.Contains(f.Detail, "share the kernel") || !strings.Contains(f.Detail, "no limit of disk") {
 		t.Errorf("%+v", f)
 	}
 	if f := gvisor.CheckContainers(t.Context(), dir, testenv.KeeperBinary(t), "/bin/true"); f.OK || f.Remedy == "" {
