@@ -62,15 +62,23 @@ func TestAuthorityIsKept(t *testing.T) {
 func TestAuthoritySignsLocalNamesOnly(t *testing.T) {
 	t.Parallel()
 	a := open(t, t.TempDir())
+	secret, err := a.Secret()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(secret, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
 	roots := x509.NewCertPool()
-	roots.AddCert(a.cert)
+	roots.AddCert(pair.Leaf)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(1),
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"example.org"}}, a.cert, &key.PublicKey, a.key)
+		DNSNames: []string{"example.org"}}, pair.Leaf, &key.PublicKey, pair.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
