@@ -133,33 +133,40 @@ func (i *Inspector) requestNames(method, target string, h requestHead) error {
 		return i.hidden("the HTTP request does not name a server")
 	}
 	for _, n := range names {
-		name, ok := hostOf(n)
+		name, port, ok := hostOf(n)
 		if !ok {
 			return malformed("an HTTP request")
 		}
-		if err := i.name(name); err != nil {
+		if method != "CONNECT" {
+			port = 0 // the connection's is the one that counts
+		}
+		if err := i.name(name, port); err != nil {
 			return err
 		}
+	}
+	if i.over != nil {
+		i.over.Connect = method == "CONNECT"
 	}
 	return nil
 }
 
-// hostOf returns the host of "host", "host:port", "[address]" or "[address]:port".
-func hostOf(s string) (string, bool) {
+// hostOf returns the host of "host", "host:port", "[address]" or "[address]:port", and the port or 0.
+func hostOf(s string) (host string, port uint16, ok bool) {
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
-		return s[1 : len(s)-1], true
+		return s[1 : len(s)-1], 0, true
 	}
 	if !strings.Contains(s, ":") {
-		return s, s != ""
+		return s, 0, s != ""
 	}
-	host, port, err := net.SplitHostPort(s)
+	host, digits, err := net.SplitHostPort(s)
 	if err != nil || host == "" {
-		return "", false
+		return "", 0, false
 	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil && port != "" {
-		return "", false
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil && digits != "" {
+		return "", 0, false
 	}
-	return host, true
+	return host, uint16(n), true
 }
 
 // maxChunkLine limits the length of a chunk's size line with its extensions, and of a trailer line.

@@ -3,16 +3,31 @@ package gateway
 import (
 	"bytes"
 	"strings"
+
+	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // Refusal is the reason why a connection was refused because of its data.
 type Refusal struct {
 	Domain string // domain that the connection named, if any
 	Reason string // one sentence
+	unread bool   // the data cannot be read, so that it names nothing
 }
 
 // Error returns the reason.
 func (r *Refusal) Error() string { return r.Reason }
+
+// Handover ends the inspection of a connection whose first name is that of an intercepted server.
+type Handover struct {
+	Name string // the server, as Policy compares names
+	TLS  bool   // Data begins with a ClientHello
+	// Connect is set if Data begins with a CONNECT request for the server, to a proxy.
+	Connect bool
+	Data    []byte // all data of the connection until now; none of it was forwarded
+}
+
+// Error implements error.
+func (h *Handover) Error() string { return "the connection to " + h.Name + " is intercepted" }
 
 // maxHeld limits the bytes of a connection that are held back until a decision.
 const maxHeld = 64 << 10
@@ -21,7 +36,7 @@ const maxHeld = 64 << 10
 // are known. It must be used by one goroutine only.
 type Inspector struct {
 	check  Check
-	decide func(name string) Verdict
+	decide Decide
 	held   []byte
 	// step handles the beginning of held. It returns the number of bytes to forward, or 0 if it needs more
 	// data.
@@ -33,18 +48,24 @@ type Inspector struct {
 	done bool
 	http bool // an HTTP request must follow, because one came before
 	tls  tlsState
+
+	forwarded bool      // data was forwarded
+	over      *Handover // to an intercepted server that the message at the beginning of held names
 }
+
+// Decide decides on a name in a connection. port is that of the name, or 0 for the connection's.
+type Decide func(name string, port uint16) Verdict
 
 // NewInspector returns an Inspector that calls decide for each name in the connection. check is from Connect's
 // Verdict.
-func NewInspector(check Check, decide func(name string) Verdict) *Inspector {
+func NewInspector(check Check, decide Decide) *Inspector {
 	i := &Inspector{check: check, decide: decide, done: check == CheckNothing}
 	i.step = i.start
 	return i
 }
 
 // Next takes the next bytes, and returns those to forward now. They are valid until the next call, and may
-// alias p. An error is a *Refusal: then nothing more may be forwarded.
+// alias p. An error is a *Refusal or a *Handover: then nothing more may be forwarded.
 func (i *Inspector) Next(p []byte) ([]byte, error) {
 	if i.done && len(i.held) == 0 {
 		return p, nil
@@ -65,7 +86,7 @@ func (i *Inspector) Next(p []byte) ([]byte, error) {
 			i.pass -= int64(n)
 		default:
 			var err error
-			if n, err = i.step(); err != nil {
+			if n, err = i.next(); err != nil {
 				return nil, err
 			}
 		}
@@ -74,6 +95,7 @@ func (i *Inspector) Next(p []byte) ([]byte, error) {
 			break
 		}
 		i.seen = 0
+		i.forwarded = i.forwarded || n > 0
 		out = append(out, i.held[:n]...)
 		i.held = i.held[n:]
 	}
@@ -84,6 +106,23 @@ func (i *Inspector) Next(p []byte) ([]byte, error) {
 		i.held = nil
 	}
 	return out, nil
+}
+
+// next handles the beginning of held.
+func (i *Inspector) next() (int, error) {
+	n, err := i.step()
+	var r *Refusal
+	switch {
+	case i.check == CheckIntercept && errors.As(err, &r) && r.unread:
+		return i.finish()
+	case err != nil || i.over == nil:
+		return n, err
+	case i.forwarded:
+		return 0, &Refusal{Domain: i.over.Name,
+			Reason: "requests with credentials need a connection of their own; this one was used for another host"}
+	}
+	i.over.Data = bytes.Clone(i.held)
+	return 0, i.over
 }
 
 // index returns the position of text in held, or -1. It searches only the bytes that are new.
@@ -99,17 +138,30 @@ func (i *Inspector) index(text string) int {
 // Done reports whether all further data may be forwarded unread.
 func (i *Inspector) Done() bool { return i.done && len(i.held) == 0 }
 
+// Release ends the inspection, and returns the data that was held back.
+func (i *Inspector) Release() []byte {
+	i.done = true
+	held := i.held
+	i.held = nil
+	return held
+}
+
 // Holding reports whether data is held back. If no more data arrives for long, the connection should be
 // refused.
 func (i *Inspector) Holding() bool { return len(i.held) > 0 }
 
-// name decides on a name in the connection.
-func (i *Inspector) name(name string) error {
-	if v := i.decide(name); !v.Allowed {
-		if canonical, ok := CanonicalName(name); ok {
-			name = canonical
-		}
-		return &Refusal{Domain: printable(name), Reason: v.Reason}
+// name decides on a name in the connection, at a port if that is not the connection's own.
+func (i *Inspector) name(name string, port uint16) error {
+	v := i.decide(name, port)
+	canonical, ok := CanonicalName(name)
+	if !ok {
+		canonical = name
+	}
+	if !v.Allowed {
+		return &Refusal{Domain: printable(canonical), Reason: v.Reason}
+	}
+	if v.Intercept && i.over == nil {
+		i.over = &Handover{Name: printable(canonical)}
 	}
 	return nil
 }
@@ -123,7 +175,7 @@ func (i *Inspector) hidden(reason string) error {
 }
 
 func malformed(what string) error {
-	return &Refusal{Reason: "the connection begins with " + what + " that cannot be read"}
+	return &Refusal{Reason: "the connection begins with " + what + " that cannot be read", unread: true}
 }
 
 // printable makes a name from a connection safe to display.

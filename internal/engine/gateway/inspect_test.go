@@ -14,12 +14,12 @@ import (
 )
 
 // only decides that good.org is allowed, and bad.org denied.
-func only(check gateway.Check) func(string) gateway.Verdict {
+func only(check gateway.Check) gateway.Decide {
 	p, err := gateway.Compile("allow", []string{"good.org", "also.org"}, []string{"bad.org"})
 	if err != nil {
 		return nil
 	}
-	return func(name string) gateway.Verdict { return p.Name(check, name, 443) }
+	return func(name string, _ uint16) gateway.Verdict { return p.Name(check, name, 443) }
 }
 
 // inspect feeds a stream in pieces of a size, and returns the forwarded bytes.

@@ -60,6 +60,7 @@ const maxRules = 1000
 type Policy struct {
 	mode        string
 	allow, deny rules
+	intercept   rules
 }
 
 // Compile validates and prepares a policy. Its errors are Invalid, and name the wrong rule.
@@ -90,14 +91,26 @@ func Compile(mode string, allow, deny []string) (*Policy, error) {
 	return p, nil
 }
 
+// Intercepting returns the policy with servers whose connections are intercepted: their names, with a port each. It does
+// not allow them. Its errors are Invalid, and name the wrong server.
+func (p *Policy) Intercepting(servers []string) (*Policy, error) {
+	copied := *p
+	var err error
+	if copied.intercept, err = parseRules(servers); err != nil {
+		return nil, err
+	}
+	return &copied, nil
+}
+
 // Check determines which names a connection must contain before its data is forwarded.
 type Check int
 
 // The checks, from the weakest to the strictest.
 const (
-	CheckNothing Check = iota // the address alone decides
-	CheckDenied               // the connection must not contain a denied name
-	CheckAllowed              // the connection must contain an allowed name, if its protocol has names
+	CheckNothing   Check = iota // the address alone decides
+	CheckIntercept              // the connection is intercepted if it contains a certain name
+	CheckDenied                 // besides, the connection must not contain a denied name
+	CheckAllowed                // besides, the connection must contain an allowed name, if its protocol has names
 )
 
 // Verdict is a decision.
@@ -105,6 +118,8 @@ type Verdict struct {
 	Allowed bool
 	Check   Check  // with Allowed
 	Reason  string // without Allowed: one sentence for users
+	// Intercept is set with Allowed if the connection, because of its name, is intercepted.
+	Intercept bool
 }
 
 func deny(reason string) Verdict { return Verdict{Reason: reason} }
@@ -133,6 +148,9 @@ func (p *Policy) Connect(t Target) Verdict {
 		return deny("the name is denied by a rule")
 	}
 	check := CheckNothing
+	if p.intercept.names()+len(p.intercept.prefixes) > 0 {
+		check = CheckIntercept
+	}
 	if p.deny.names() > 0 {
 		check = CheckDenied
 	}
@@ -202,7 +220,7 @@ func (p *Policy) LookUp(name string) Verdict {
 // Name decides on a name in a connection, such as a TLS server name, under the check that Connect returned. The
 // name may be an address.
 func (p *Policy) Name(check Check, name string, port uint16) Verdict {
-	if check == CheckNothing {
+	if check <= CheckIntercept {
 		return Verdict{Allowed: true}
 	}
 	if addr, err := netip.ParseAddr(name); err == nil {
@@ -224,6 +242,18 @@ func (p *Policy) Name(check Check, name string, port uint16) Verdict {
 		return deny("the connection names " + canonical + ", which no rule allows")
 	}
 	return Verdict{Allowed: true}
+}
+
+// Intercepts reports whether connections that name a server are intercepted. The name may be an address.
+func (p *Policy) Intercepts(name string, port uint16) bool {
+	if p == nil {
+		return false
+	}
+	if addr, err := netip.ParseAddr(name); err == nil {
+		return p.intercept.address(addr.Unmap().WithZone(""), port)
+	}
+	canonical, ok := CanonicalName(name)
+	return ok && p.intercept.name(canonical, port)
 }
 
 // Names reports whether a rule allows exactly this name.

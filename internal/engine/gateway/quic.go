@@ -62,8 +62,15 @@ type quicKeys struct {
 }
 
 // NewDatagramInspector returns an inspector for a flow to port. It calls decide for each name in the flow.
-func NewDatagramInspector(check Check, port uint16, decide func(name string) Verdict) *DatagramInspector {
-	return &DatagramInspector{i: NewInspector(check, decide), quic: check == CheckAllowed && port == 443,
+func NewDatagramInspector(check Check, port uint16, decide Decide) *DatagramInspector {
+	overTCP := func(name string, port uint16) Verdict {
+		v := decide(name, port)
+		if v.Allowed && v.Intercept {
+			return deny("connections to hosts with credentials use TCP, not QUIC")
+		}
+		return v
+	}
+	return &DatagramInspector{i: NewInspector(check, overTCP), quic: check == CheckAllowed && port == 443,
 		known: check == CheckNothing}
 }
 

@@ -99,7 +99,7 @@ func initialPacket(t testing.TB, v *quicVersion, dcid, key string, number uint32
 	return pkt
 }
 
-func decideOn(name string) Verdict {
+func decideOn(name string, _ uint16) Verdict {
 	if name == "good.org" {
 		return Verdict{Allowed: true}
 	}

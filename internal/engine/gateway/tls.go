@@ -129,7 +129,13 @@ func (i *Inspector) helloNames(h clientHello) error {
 	if h.name == "" {
 		return i.hidden("the TLS connection does not name a server")
 	}
-	return i.name(h.name)
+	if err := i.name(h.name, 0); err != nil {
+		return err
+	}
+	if i.over != nil {
+		i.over.TLS = true
+	}
+	return nil
 }
 
 // clientHello holds the relevant fields of a TLS ClientHello.

@@ -15,9 +15,10 @@ type conn struct {
 	port     uint16
 	cut      func() // closes the connection; idempotent
 
-	mu    sync.Mutex
-	names []string      // guarded by mu: names found in the connection
-	check gateway.Check // guarded by mu: the check that has applied since the beginning
+	mu          sync.Mutex
+	intercepted bool          // guarded by mu
+	names       []string      // guarded by mu: names found in the connection
+	check       gateway.Check // guarded by mu: the check that has applied since the beginning
 }
 
 // maxConnNames limits the names that are remembered for a connection.
@@ -32,7 +33,8 @@ func (c *conn) told(name string) {
 	}
 }
 
-// holds reports whether the connection may continue under p.
+// holds reports whether the connection may continue under p. A connection to an intercepted server that is not
+// intercepted may not: its client must connect again.
 func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	v := p.Connect(t)
 	if !v.Allowed || v.Check == gateway.CheckNothing {
@@ -40,6 +42,16 @@ func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	names := c.names
+	if c.check == gateway.CheckNothing {
+		names = t.Names
+	}
+	if !c.intercepted && slices.ContainsFunc(names, func(n string) bool { return p.Intercepts(n, c.port) }) {
+		return false
+	}
+	if v.Check == gateway.CheckIntercept {
+		return true
+	}
 	return v.Check <= c.check && !slices.ContainsFunc(c.names,
 		func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
 }

@@ -87,6 +87,9 @@ type Options struct {
 	// Peer connects to the gateway of a member of a private network, whose Admit reads what is written. It is only
 	// needed for SetPrivate.
 	Peer func(ctx context.Context, target string) (net.Conn, error)
+	// Intercept returns the other end of a connection to an intercepted server: a socket (syscall.Conn). It is only
+	// needed for policies that intercept.
+	Intercept func(ctx context.Context, i Interception) (net.Conn, error)
 	// Host reports whether an address belongs to this machine or its router. It defaults to asking the machine.
 	Host func(netip.Addr) bool
 	// Connections limits the open connections, TCP and UDP together. 0 means 4096.
@@ -168,6 +171,11 @@ func (o *Options) setDefaults() {
 	}
 	if o.Dial == nil {
 		o.Dial = dialHost
+	}
+	if o.Intercept == nil {
+		o.Intercept = func(context.Context, Interception) (net.Conn, error) {
+			return nil, errors.Newf(errors.Unsupported, "nothing takes intercepted connections")
+		}
 	}
 	if o.Host == nil {
 		o.Host = new(hostAddresses).contains

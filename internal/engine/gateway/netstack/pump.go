@@ -57,11 +57,10 @@ func (g *Gateway) pumpFromGuest(c *conn, check gateway.Check, guest *endpoint, u
 }
 
 // pumpToGuest forwards the data of the host's connection until its end.
-func (g *Gateway) pumpToGuest(guest *endpoint, up net.Conn) error {
+func pumpToGuest(guest *endpoint, up net.Conn, from *hostBytes) error {
 	entry, writable := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
 	guest.queue.EventRegister(&entry)
 	defer guest.queue.EventUnregister(&entry)
-	from := &hostBytes{most: g.link.segment() * segmentsAtOnce}
 	for {
 		took, err := from.passOn(up, guest.ep)
 		switch {
@@ -90,6 +89,7 @@ type hostBytes struct {
 	fd    int
 	ready int // readable bytes
 	most  int // most bytes to pass on at once: whole segments
+	sent  int64
 	err   error
 }
 
@@ -116,6 +116,7 @@ func (h *hostBytes) passOn(up net.Conn, ep tcpip.Endpoint) (took bool, err error
 			var n int64
 			n, terr = ep.Write(h, tcpip.WriteOptions{})
 			took = n == want
+			h.sent += n
 		}
 		return true
 	})

@@ -156,14 +156,8 @@ func (g *Gateway) answerDialError(r *tcp.ForwarderRequest, err error) {
 
 // relay forwards a connection until both directions have ended, or it is cut.
 func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint16) {
-	var once sync.Once
-	c := &conn{protocol: "tcp", addr: dst, port: port}
-	c.cut = func() {
-		once.Do(func() {
-			abort(up)
-			guest.ep.Abort()
-		})
-	}
+	r := &relay{g: g, guest: guest, up: up}
+	c := &conn{protocol: "tcp", addr: dst, port: port, cut: r.cut}
 	v := g.add(c)
 	if !v.Allowed {
 		g.deny(gateway.Denial{Protocol: "tcp", Address: dst.String(), Port: int(port), Reason: v.Reason})
@@ -175,19 +169,17 @@ func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint1
 	entry, gone := waiter.NewChannelEntry(waiter.EventHUp | waiter.EventErr)
 	guest.queue.EventRegister(&entry)
 	defer guest.queue.EventUnregister(&entry)
-	toGuest := make(chan struct{})
-	go func() {
-		defer close(toGuest)
-		if g.pumpToGuest(guest, up) != nil {
-			c.cut()
-		}
-	}()
-	if g.pumpFromGuest(c, v.Check, guest, up) != nil {
+	r.toGuest()
+	err := g.pumpFromGuest(c, v.Check, guest, up)
+	if over := (*gateway.Handover)(nil); errors.As(err, &over) {
+		err = r.handOver(c, over)
+	}
+	if err != nil {
 		c.cut()
 	}
 	for open := true; open; {
 		select {
-		case <-toGuest:
+		case <-r.received:
 			open = false
 		case <-gone: // the sandbox may send a reset after it has ended its direction
 			if tcp.EndpointState(guest.ep.State()) == tcp.StateError {
@@ -195,8 +187,64 @@ func (g *Gateway) relay(guest *endpoint, up net.Conn, dst netip.Addr, port uint1
 			}
 		}
 	}
-	once.Do(func() { _ = up.Close() })
+	r.close()
 	guest.close()
+}
+
+// relay is a connection of the sandbox with its other end.
+type relay struct {
+	g        *Gateway
+	guest    *endpoint
+	received chan struct{} // closed when no more data goes to the sandbox
+	from     *hostBytes    // the data that goes to the sandbox; belongs to the goroutine that closes received
+
+	mu      sync.Mutex
+	up      net.Conn // guarded by mu
+	ended   bool     // guarded by mu: cut or closed
+	leaving bool     // guarded by mu: up is about to be replaced
+}
+
+// toGuest begins to forward the data of the other end.
+func (r *relay) toGuest() {
+	up, received := r.up, make(chan struct{})
+	from := &hostBytes{most: r.g.link.segment() * segmentsAtOnce}
+	r.received, r.from = received, from
+	go func() {
+		defer close(received)
+		if pumpToGuest(r.guest, up, from) == nil {
+			return
+		}
+		r.mu.Lock()
+		leaving := r.leaving
+		r.mu.Unlock()
+		if !leaving {
+			r.cut()
+		}
+	}()
+}
+
+// end marks the relay as ended, and returns the other end, or nil if it had ended before.
+func (r *relay) end() net.Conn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return nil
+	}
+	r.ended = true
+	return r.up
+}
+
+func (r *relay) cut() {
+	if up := r.end(); up != nil {
+		abort(up)
+		r.guest.ep.Abort()
+	}
+}
+
+func (r *relay) close() {
+	if up := r.end(); up != nil {
+		_ = up.Close()
+	}
 }
 
 // abort closes a connection of the host with a reset, so that the peer does not mistake the data for complete.
