@@ -81,16 +81,18 @@ type Capabilities struct {
 	// the internet are Unsupported.
 	Rules bool `json:"rules"`
 	// Denials is set if Networker.Denials reports denials. Otherwise it only waits for the end of the sandbox.
-	Denials  bool `json:"denials"`
-	Snapshot bool `json:"snapshot"` // sandboxes implement Snapshotter
-	Imager   bool `json:"imager"`   // sandboxes implement Imager
-	Memory   bool `json:"memory"`   // sandboxes implement Checkpointer, and Spec.Checkpoint works
-	Usage    bool `json:"usage"`    // sandboxes implement Meter
-	GPUs     bool `json:"gpus"`     // Spec.GPU works
-	Secrets  bool `json:"secrets"`  // Spec.Secrets works
-	Hostname bool `json:"hostname"` // Spec.Hostname works
-	Private  bool `json:"private"`  // sandboxes implement Peered
-	Isolated bool `json:"isolated"` // false only for the fake, which runs commands as plain child processes
+	Denials bool `json:"denials"`
+	// Intercept is set if sandboxes implement Interceptor.
+	Intercept bool `json:"intercept"`
+	Snapshot  bool `json:"snapshot"` // sandboxes implement Snapshotter
+	Imager    bool `json:"imager"`   // sandboxes implement Imager
+	Memory    bool `json:"memory"`   // sandboxes implement Checkpointer, and Spec.Checkpoint works
+	Usage     bool `json:"usage"`    // sandboxes implement Meter
+	GPUs      bool `json:"gpus"`     // Spec.GPU works
+	Secrets   bool `json:"secrets"`  // Spec.Secrets works
+	Hostname  bool `json:"hostname"` // Spec.Hostname works
+	Private   bool `json:"private"`  // sandboxes implement Peered
+	Isolated  bool `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
 // Snapshots reports whether the engine can make images of sandboxes, as a Snapshotter or as an Imager.
@@ -199,6 +201,9 @@ type Network struct {
 	Mode  NetworkMode `json:"mode"`
 	Allow []string    `json:"allow,omitempty"` // besides the internet in mode "default"; exclusively in mode "allow"
 	Deny  []string    `json:"deny,omitempty"`
+	// Intercept names the servers whose connections are handed to an Interceptor instead of the network: domains and
+	// addresses, each with a ":port". It allows none of them. It requires Capabilities.Intercept.
+	Intercept []string `json:"intercept,omitempty"`
 }
 
 // NetworkMode determines which destinations a sandbox reaches if no rule matches.
@@ -231,6 +236,32 @@ type Networker interface {
 	// Denials returns the denials after seq, oldest first, and waits until there is at least one. Old denials
 	// are dropped.
 	Denials(ctx context.Context, seq uint64) ([]Denial, error)
+}
+
+// Interceptor is a sandbox that hands over its connections to the servers in Network.Intercept: those that name one of
+// them in the ClientHello of TLS, in a plain HTTP request, or as the target of CONNECT. Without a call of Intercepted
+// that waits, such a connection waits for some seconds, and is then closed. Connections that hide the name are not
+// intercepted. QUIC to these servers is refused, so that clients use TCP.
+type Interceptor interface {
+	// Intercepted returns the next connection, and waits until there is one. The caller closes it. Conflict: the sandbox
+	// has ended.
+	Intercepted(ctx context.Context) (*Intercepted, error)
+}
+
+// Intercepted is the other end of a connection of a sandbox.
+type Intercepted struct {
+	net.Conn
+	Interception
+}
+
+// Interception describes an intercepted connection.
+type Interception struct {
+	Name string // the server that the connection names: a domain in lower case, or an address
+	// Addr is the destination, which the policy allows. The sandbox looked it up as Name. With Connect, it is a proxy.
+	Addr netip.AddrPort
+	TLS  bool // the connection begins with a ClientHello; otherwise with an HTTP request
+	// Connect is set if the connection begins with a CONNECT request for the server.
+	Connect bool
 }
 
 // Peered is a sandbox that can be a member of a private network, whose members reach each other's ports by TCP, UDP

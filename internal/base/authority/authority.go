@@ -161,7 +161,7 @@ func sign(template, parent *x509.Certificate, of, by *ecdsa.PrivateKey) (*x509.C
 
 func serial() *big.Int {
 	b := make([]byte, 16)
-	_, _ = rand.Read(b)   // it never fails: crypto/rand.Read
+	_, _ = rand.Read(b)     // it never fails: crypto/rand.Read
 	b[0] = b[0]&0x7f | 0x40 // positive, and always as long
 	return new(big.Int).SetBytes(b)
 }

@@ -18,7 +18,7 @@ var presets = map[string]preset{
 	"anthropic": {[]string{"ANTHROPIC_API_KEY"}, []string{"api.anthropic.com header X-Api-Key"}},
 	"aws": {[]string{"AWS_ACCESS_KEY_ID"}, []string{"*.amazonaws.com sigv4", "*.amazonaws.com.cn sigv4",
 		"*.api.aws sigv4"}},
-	"gcp":    {[]string{"CLOUDSDK_AUTH_ACCESS_TOKEN"}, []string{"*.googleapis.com bearer"}},
+	"gcp": {[]string{"CLOUDSDK_AUTH_ACCESS_TOKEN"}, []string{"*.googleapis.com bearer"}},
 	"gemini": {[]string{"GEMINI_API_KEY", "GOOGLE_API_KEY"},
 		[]string{"generativelanguage.googleapis.com header X-Goog-Api-Key"}},
 	// Git sends the token as a password. The hosts of user content serve files of private repositories, and are where

@@ -116,7 +116,8 @@ func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks,
 		terminalChecks,
 		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks,
-		warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, privateChecks, dialChecks, loadChecks)
+		warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, interceptChecks, privateChecks,
+		dialChecks, loadChecks)
 }
 
 // long names the checks that -short skips, because each takes more than a few seconds.

@@ -293,7 +293,7 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true,
 		Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Hostname: true,
 		Isolated: true, Private: true,
-		Network: true, Rules: true, Denials: true,
+		Network: true, Rules: true, Denials: true, Intercept: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files", "volume_files"}}
 	if e.filter != nil {
 		return ofContainers(c)

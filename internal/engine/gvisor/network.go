@@ -32,6 +32,31 @@ func (s *Container) Denials(ctx context.Context, seq uint64) ([]engine.Denial, e
 	return reply.Denials, err
 }
 
+// Intercepted implements engine.Interceptor.
+func (s *Container) Intercepted(ctx context.Context) (*engine.Intercepted, error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Intercepted})
+	var reply wire.Reply
+	if err == nil {
+		reply, err = conn.ReceiveReply(nil)
+	}
+	if !stop() {
+		err = errors.Wrapf(context.Cause(ctx), "wait for a connection of sandbox %s", s.h.ID)
+	}
+	if err == nil && reply.Intercepted == nil {
+		err = errors.Errorf("the keeper sent no connection")
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &engine.Intercepted{Conn: conn.Stream(), Interception: *reply.Intercepted}, nil
+}
+
 // dialTries is how often Dial tries to connect if the relay in the sandbox is killed from inside.
 const dialTries = 3
 

@@ -70,7 +70,7 @@ type Keeper struct {
 	cpu      time.Duration       // highest processor time seen; guarded by mu
 	destroy  bool                // Destroy was requested; guarded by mu
 	booted   time.Time
-	network  network.Network
+	network  *network.Network
 	relay    relay
 
 	crashes crashes
@@ -96,8 +96,8 @@ func Main() int {
 	if err != nil {
 		return 1
 	}
-	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{},
-		ended: make(chan struct{}), finished: make(chan struct{})}
+	k := &Keeper{network: network.New(), thread: make(chan func()), commands: map[string]*command{},
+		dirs: map[string]bool{}, ended: make(chan struct{}), finished: make(chan struct{})}
 	k.finish = sync.OnceFunc(func() { close(k.finished) })
 	exit := make(chan int, 1)
 	go func() { exit <- k.run(wire.NewConn(conn)) }()
@@ -456,6 +456,8 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) (err error) {
 		return k.servePackets(conn)
 	case req.Op == wire.Denials && req.Denials != nil:
 		return k.serveDenials(conn, req.Denials.Seq)
+	case req.Op == wire.Intercepted:
+		return k.serveIntercepted(conn)
 	case req.Op == wire.Dial && req.Dial != nil:
 		return k.serveDial(conn, req.Dial)
 	case req.Op == wire.Destroy:

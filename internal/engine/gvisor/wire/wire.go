@@ -92,7 +92,10 @@ const (
 	SetPeers   Operation = "set-peers"   // Reply when the private network has the new peers
 	Packets    Operation = "packets"     // Reply, then no frames: a peer's packets, as package netstack sends them
 	Denials    Operation = "denials"     // Reply with Denials as soon as there are any
-	Dial       Operation = "dial"        // Reply, then no frames: a byte (DialOK on success), then data from the port
+	// Intercepted is answered with a Reply with Intercepted as soon as the sandbox opens such a connection, and then
+	// with its data, without frames.
+	Intercepted Operation = "intercepted"
+	Dial        Operation = "dial" // Reply, then no frames: a byte (DialOK on success), then data from the port
 	// Connect is answered with a Reply if the port was reached, then with data from the port, without frames.
 	// Meanwhile the client sends Stdin* and StdinEnd. It is for sandboxes to which connections cannot be handed
 	// over, and whose connections cannot be closed in one direction.
@@ -267,9 +270,11 @@ type Reply struct {
 	End       *engine.End          `json:",omitempty"`
 	State     *State               `json:",omitempty"`
 	Denials   []engine.Denial      `json:",omitempty"`
-	Usage     *engine.Usage        `json:",omitempty"`
-	Found     *Found               `json:",omitempty"`
-	Claim     *ClaimArgs           `json:",omitempty"` // the sandbox's claim
+
+	Intercepted *engine.Interception `json:",omitempty"`
+	Usage       *engine.Usage        `json:",omitempty"`
+	Found       *Found               `json:",omitempty"`
+	Claim       *ClaimArgs           `json:",omitempty"` // the sandbox's claim
 }
 
 // Found holds the image's defaults for commands as seen in the sandbox, for engines that cannot know them

@@ -30,6 +30,10 @@ func Of(n engine.Network) (Policy, error) {
 	}
 	p := Policy{Open: n.Mode == engine.NetworkDefault, CIDRs: []string{}, Domains: []string{}}
 	switch {
+	case len(n.Intercept) > 0:
+		return Policy{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"connections of sandboxes at Modal cannot be intercepted, so credentials cannot be kept outside of them"),
+			"use another engine, or let the sandbox have the values of the secret")
 	case len(n.Deny) > 0:
 		return Policy{}, errors.Remedy(errors.Newf(errors.Unsupported,
 			"Modal's networks cannot deny %.120q: they have no rules that deny", n.Deny[0]),

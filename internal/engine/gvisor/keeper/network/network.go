@@ -16,12 +16,16 @@ import (
 // Network is the network of a sandbox. It has only loopback, and costs nothing, until the first policy that
 // allows anything.
 type Network struct {
-	Denied denials
+	Denied      denials
+	intercepted chan Interception
 
 	mu      sync.Mutex
 	current engine.Network    // guarded by mu
 	gateway *netstack.Gateway // guarded by mu; nil without an interface
 }
+
+// New returns a network.
+func New() *Network { return &Network{intercepted: make(chan Interception)} }
 
 // Set activates a policy. If it is the first that needs an interface, it calls link, which adds one to the sandbox and
 // returns the other end of its link. Before Set returns, it closes the connections that the policy forbids.
@@ -30,6 +34,9 @@ func (n *Network) Set(want engine.Network, link func() (*os.File, error)) error 
 		want.Mode = engine.NetworkNone
 	}
 	policy, err := gateway.Compile(string(want.Mode), want.Allow, want.Deny)
+	if err == nil {
+		policy, err = policy.Intercepting(want.Intercept)
+	}
 	if err != nil {
 		return err
 	}
@@ -55,7 +62,7 @@ func (n *Network) connect(policy *gateway.Policy, link func() (*os.File, error))
 	}
 	defer ours.Close() // the gateway has a duplicate
 	gw, err := netstack.New(context.Background(), netstack.Options{Link: ours, Policy: policy, Denied: n.Denied.add,
-		Peer: dialPeer})
+		Peer: dialPeer, Intercept: n.intercept})
 	return gw, errors.Wrapf(err, "start the gateway")
 }
 
