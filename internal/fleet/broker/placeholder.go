@@ -49,12 +49,11 @@ func Placeholder(seed []byte, name, value string) string {
 
 // varied returns how many characters of a text are random in one like it.
 func varied(text string) int {
-	return len(text) - len(strings.Map(func(r rune) rune {
-		if strings.ContainsRune("-_.", r) {
-			return r
-		}
-		return -1
-	}, text))
+	n := len(text)
+	for _, kept := range "-_." {
+		n -= strings.Count(text, string(kept))
+	}
+	return n
 }
 
 // stream is a deterministic stream of random bytes.
