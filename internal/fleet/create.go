@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/checkpoint"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/denials"
+	"github.com/RelevanceAI/harvest/internal/fleet/lending"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -93,7 +94,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := f.newEntry(record.Sandbox{
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports,
+		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal, Network: p.Network,
+		Ports:  p.Ports,
 		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
 		IdleTimeoutSeconds: p.Idle.Seconds(),
@@ -138,6 +140,7 @@ func (f *Fleet) newEntry(sb record.Sandbox, cpu float64, memory int64) *entry {
 	e.denials = denials.New(denials.Sandbox{ID: sb.ID, Context: f.ctx, Tasks: &f.tasks, Pause: f.pause,
 		Publish: func(d engine.Denial) { f.denied(e, d) },
 		Save:    func(ctx context.Context, change func(*record.Sandbox)) { f.saveDenials(ctx, e, change) }})
+	e.loan = f.lending.Of(borrower(f, e))
 	e.files = f.transfers.Of(transfer.Sandbox{Record: current,
 		Update: func(ctx context.Context, change func(*record.S3Volume)) error { return f.updateS3(ctx, e, change) }})
 	return e
@@ -221,11 +224,20 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		return err
 	}
 	spec.Mounts = append(spec.Mounts, live...)
+	if spec.Network.Intercept, err = e.loan.Hosts(ctx); err != nil {
+		return errors.Stage(err, "secrets")
+	}
 	box, warm, err := f.box(ctx, e, p, img, spec)
 	if err != nil {
 		return err
 	}
 	fault.Point("sandbox.made")
+	if len(e.loan.Lent()) > 0 {
+		if err := f.stage(e, "trust", func() error { return e.loan.Install(ctx, box) }); err != nil {
+			f.leftovers.Discard(ctx, e.id, box.Handle(), box)
+			return err
+		}
+	}
 	return f.ready(ctx, e, p, box, warm)
 }
 
@@ -278,12 +290,21 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 // secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
 // the sandbox has ended, even if the secrets are deleted and the server restarts meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Holder(), e.id, p.Stored...)
+	pairs, lent, err := f.opts.Secrets.Lend(ctx, e.record.Holder(), e.id, p.Reveal, p.Stored...)
 	if err != nil {
 		return nil, err
 	}
 	f.returnSecrets(e)
 	env := map[string]string(pairs)
+	if len(lent) > 0 {
+		if err := lending.Check(lent, isolated(f, p.Isolation)); err != nil {
+			return nil, err
+		}
+		maps.Copy(env, lending.Env())
+		f.mu.Lock()
+		e.record.Lent = lent
+		f.mu.Unlock()
+	}
 	for _, key := range p.Withhold {
 		delete(env, key)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/denials"
 	"github.com/RelevanceAI/harvest/internal/fleet/images"
 	"github.com/RelevanceAI/harvest/internal/fleet/leftover"
+	"github.com/RelevanceAI/harvest/internal/fleet/lending"
 	"github.com/RelevanceAI/harvest/internal/fleet/pool"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
@@ -46,6 +47,7 @@ type Fleet struct {
 	images    images.Images
 	leftovers *leftover.Remover
 	transfers *transfer.Server
+	lending   *lending.Server
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
@@ -73,6 +75,7 @@ type entry struct {
 	meter    *usage.Meter
 	commands *commands.Set
 	denials  *denials.Follower
+	loan     *lending.Borrower
 	files    *transfer.Files // in S3
 	carry    carry.State
 
@@ -118,6 +121,8 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	f.lending = lending.New(f.ctx, opts.Secrets, &f.tasks)
+	f.lending.Notify(func(account, name string) { rebind(f, account, name) })
 	f.leftovers = leftover.New(f.ctx, opts.Engine, &f.tasks)
 	f.transfers = &transfer.Server{S3: opts.S3, Mounts: opts.Mounts, Context: f.ctx, Tasks: &f.tasks, Now: f.now}
 	if f.caps.Buckets { // the engine mounts them

@@ -75,6 +75,10 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 	f.mu.Lock()
 	n := e.record.Network.Engine()
 	f.mu.Unlock()
+	var err error
+	if n.Intercept, err = e.loan.Hosts(ctx); err != nil {
+		return err
+	}
 	networker, ok := box.(engine.Networker)
 	if !ok {
 		if n.Mode == engine.NetworkNone {
@@ -86,8 +90,11 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 	return networker.SetNetwork(ctx, n)
 }
 
-// follow follows the denials of a sandbox.
-func (f *Fleet) follow(e *entry, box engine.Sandbox) { e.denials.Follow(box, f.current(e)) }
+// follow follows the denials of a sandbox, and takes its connections to hosts with credentials.
+func (f *Fleet) follow(e *entry, box engine.Sandbox) {
+	e.denials.Follow(box, f.current(e))
+	e.loan.Follow(box)
+}
 
 // saveDenials changes the denials in e's record.
 func (f *Fleet) saveDenials(ctx context.Context, e *entry, change func(*record.Sandbox)) {

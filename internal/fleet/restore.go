@@ -70,9 +70,16 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 	} else if err != nil {
 		return errors.Stage(err, "image")
 	}
+	f.mu.Lock()
+	e.record.Lent = slices.Clone(p.from.Sandbox.Lent)
+	f.mu.Unlock()
+	network, err := p.Network.Engine(), error(nil)
+	if network.Intercept, err = e.loan.Hosts(ctx); err != nil {
+		return errors.Stage(err, "secrets")
+	}
 	box, _, err := f.box(ctx, e, p, img, engine.Spec{
 		ID: e.id, Account: e.record.Holder(), Dir: p.Workdir, User: p.User, Limits: p.Limits,
-		Network: p.Network.Engine(), KeepOnOOM: p.SnapshotOnEnd,
+		Network: network, KeepOnOOM: p.SnapshotOnEnd,
 		Checkpoint: f.checkpoints.State(p.from.ID),
 	})
 	if err != nil {

@@ -26,18 +26,45 @@ func (s Secrets) Put(ctx context.Context, records ...secret.Record) error {
 			if err != nil {
 				return errors.Wrapf(err, "encode the keys of the secret %s", r.Name)
 			}
+			bound, placeholders, err := encodeBinding(r)
+			if err != nil {
+				return errors.Wrapf(err, "encode the binding of the secret %s", r.Name)
+			}
 			if _, err = tx.ExecContext(ctx,
-				`INSERT INTO secrets (account, name, keys, sealed, created_at, updated_at, used_at)
-				VALUES (?, ?, ?, ?, ?, ?, ?)
+				`INSERT INTO secrets
+					(account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders)
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 				ON CONFLICT (account, name) DO UPDATE SET keys = excluded.keys, sealed = excluded.sealed,
-					created_at = excluded.created_at, updated_at = excluded.updated_at, used_at = excluded.used_at`,
+					created_at = excluded.created_at, updated_at = excluded.updated_at, used_at = excluded.used_at,
+					binding = excluded.binding, placeholders = excluded.placeholders`,
 				r.Account, r.Name, string(keys), r.Sealed, micros(r.Created), micros(r.Updated),
-				micros(r.Used)); err != nil {
+				micros(r.Used), bound, placeholders); err != nil {
 				return errors.Wrapf(err, "write the secret %s", r.Name)
 			}
 		}
 		return nil
 	})
+}
+
+// encodeBinding returns the binding and the placeholders of a secret as JSON, or "" for one that is not bound.
+func encodeBinding(r secret.Record) (bound, placeholders string, err error) {
+	if r.Binding == nil {
+		return "", "", nil
+	}
+	b, err := json.Marshal(r.Binding)
+	if err != nil {
+		return "", "", err
+	}
+	p, err := json.Marshal(r.Placeholders)
+	return string(b), string(p), err
+}
+
+// decodeBinding is the reverse of encodeBinding.
+func decodeBinding(r *secret.Record, bound, placeholders []byte) error {
+	if len(bound) == 0 {
+		return nil
+	}
+	return errors.Join(json.Unmarshal(bound, &r.Binding), json.Unmarshal(placeholders, &r.Placeholders))
 }
 
 // Get implements secret.Store.
@@ -100,17 +127,19 @@ func (s Secrets) DeleteLoans(ctx context.Context, borrowers ...string) error {
 
 func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secret.Record, error) {
 	return scanAll(ctx, s.db, "read secrets", func(rows *sql.Rows, r *secret.Record) error {
-		var keys []byte
+		var keys, bound, placeholders []byte
 		var created, updated, used int64
-		if err := rows.Scan(&r.Account, &r.Name, &keys, &r.Sealed, &created, &updated, &used); err != nil {
+		if err := rows.Scan(&r.Account, &r.Name, &keys, &r.Sealed, &created, &updated, &used, &bound,
+			&placeholders); err != nil {
 			return err
 		}
 		r.Created, r.Updated, r.Used = fromMicros(created), fromMicros(updated), fromMicros(used)
-		if err := json.Unmarshal(keys, &r.Keys); err != nil {
-			return damaged(errors.Wrapf(err, "decode the keys of the secret %s", r.Name), s.db.path)
+		if err := errors.Join(json.Unmarshal(keys, &r.Keys), decodeBinding(r, bound, placeholders)); err != nil {
+			return damaged(errors.Wrapf(err, "decode the keys or the binding of the secret %s", r.Name), s.db.path)
 		}
 		return nil
-	}, "SELECT account, name, keys, sealed, created_at, updated_at, used_at FROM secrets "+clause, args...)
+	}, `SELECT account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders
+		FROM secrets `+clause, args...)
 }
 
 // micros returns t in Unix microseconds, or 0 for the zero time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
@@ -19,21 +20,54 @@ func (l Loan) as() Record {
 	return Record{Account: l.Account, Name: "loan\x00" + l.Borrower, Sealed: l.Sealed}
 }
 
-// Lend is Reveal for a borrower, who has the values until Return. A borrower borrows once.
-func (v *Vault) Lend(ctx context.Context, account, borrower string, names ...string) (Pairs, error) {
-	p, release, err := v.Reveal(ctx, account, names...)
+// Lend is Reveal for a borrower, who has the values until Return. Unless reveal is set, it has placeholders in place of
+// the values of bound secrets, whose names Lend returns. A borrower borrows once.
+func (v *Vault) Lend(ctx context.Context, account, borrower string, reveal bool, names ...string) (p Pairs,
+	bound []string, err error) {
+	all, release, err := v.Reveal(ctx, account, names...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	p = maps.Clone(all)
+	if !reveal {
+		p, bound, err = v.withPlaceholders(ctx, account, names)
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
 	v.lent[borrower] = release
-	if err := v.record(ctx, Loan{Account: account, Borrower: borrower}, p); err != nil {
+	if err := v.record(ctx, Loan{Account: account, Borrower: borrower}, all); err != nil {
 		delete(v.lent, borrower)
 		release()
-		return nil, err
+		return nil, nil, err
 	}
-	return maps.Clone(p), nil
+	return p, bound, nil
+}
+
+// withPlaceholders returns the pairs of secrets as sandboxes have them, and the names of those that are bound. v.mu is
+// held.
+func (v *Vault) withPlaceholders(ctx context.Context, account string, names []string) (all Pairs, bound []string,
+	err error) {
+	all = Pairs{}
+	for _, name := range names {
+		p, err := v.reveal(ctx, account, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(all, p)
+		rec, err := v.opts.Store.Get(ctx, account, name)
+		if err != nil && !errors.Is(err, errors.NotFound) { // one of the environment has no record
+			return nil, nil, err
+		}
+		maps.Copy(all, rec.Placeholders)
+		if rec.Binding != nil {
+			bound = append(bound, name)
+		}
+	}
+	return all, bound, nil
 }
 
 // Relend lends a borrower what another one has, whatever has become of the secrets meanwhile. Who has nothing lends

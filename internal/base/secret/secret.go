@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
@@ -34,6 +35,8 @@ type Secret struct {
 	Created time.Time `json:"created_at,omitzero"`
 	Updated time.Time `json:"updated_at,omitzero"`
 	Used    time.Time `json:"last_used_at,omitzero"` // to the minute
+	// Binding is where the values may go. Sandboxes with the secret have placeholders then. nil: they have the values.
+	Binding *binding.Binding `json:"binding,omitempty"`
 }
 
 // Origin is where a secret's values come from.
@@ -76,7 +79,9 @@ type Record struct {
 	Sealed        []byte
 	Created       time.Time
 	Updated       time.Time
-	Used          time.Time // zero if never
+	Used          time.Time         // zero if never
+	Binding       *binding.Binding  // nil for a secret that is not bound
+	Placeholders  map[string]string // by key, of a bound secret; they stay the same when values change
 }
 
 // Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/authority"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
@@ -35,7 +37,10 @@ type Vault struct {
 	broken error                // guarded by mu; why the key file cannot be used
 	hidden map[[2]string]func() // guarded by mu; by account and name: ends the hiding of its values
 	used   map[[2]string]time.Time
-	lent   map[string]func() // guarded by mu; by borrower: ends the hiding of what it has
+	lent   map[string]func()          // guarded by mu; by borrower: ends the hiding of what it has
+	notify func(account, name string) // guarded by mu; nil for nobody
+
+	authorities map[string]*authority.Authority // guarded by mu; by account
 }
 
 // Open reads the key file and hides all values from the log. A key file that is missing although there are secrets, or
@@ -43,7 +48,7 @@ type Vault struct {
 // is wrong, while List and Delete work.
 func Open(ctx context.Context, opts Options) (*Vault, error) {
 	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){},
-		used: map[[2]string]time.Time{}, lent: map[string]func(){}}
+		used: map[[2]string]time.Time{}, lent: map[string]func(){}, authorities: map[string]*authority.Authority{}}
 	for _, p := range v.environ {
 		p.hide()
 	}
@@ -94,10 +99,23 @@ func (v *Vault) ready(ctx context.Context) error {
 	return nil
 }
 
-// Set stores a secret, and says what it is now. Conflict if it exists and how is Create, Exhausted if the account has
-// too many.
+// Set stores a secret, and returns its description. A secret that exists keeps its binding. Conflict if it exists and how
+// is Create, Exhausted if the account has too many.
 func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How) (Secret, error) {
-	if err := errors.Join(CheckName(name), p.Check()); err != nil {
+	return v.SetBound(ctx, account, name, p, how, nil)
+}
+
+// SetBound is Set with a binding. nil keeps that of a secret that exists, and one without places removes it.
+func (v *Vault) SetBound(ctx context.Context, account, name string, p Pairs, how How, bind *binding.Binding) (Secret,
+	error) {
+	err := CheckName(name)
+	if bind != nil && len(bind.Places) > 0 {
+		err = errors.Join(err, bind.Check())
+	}
+	if how != Merge || len(p) > 0 {
+		err = errors.Join(err, p.Check())
+	}
+	if err != nil {
 		return Secret{}, err
 	}
 	v.mu.Lock()
@@ -113,6 +131,8 @@ func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How)
 	case exists && how == Create:
 		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "there is a secret %q already", name),
 			"choose another name, or replace it")
+	case !exists && len(p) == 0:
+		return Secret{}, NotFound(name)
 	case exists && how == Merge:
 		before, err := v.keys.unseal(old)
 		if err != nil {
@@ -133,8 +153,9 @@ func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How)
 	now := time.Now().UTC().Round(0)
 	rec := Record{Account: account, Name: name, Keys: slices.Sorted(maps.Keys(p)), Created: now, Updated: now}
 	if exists {
-		rec.Created, rec.Used = old.Created, old.Used
+		rec.Created, rec.Used, rec.Binding, rec.Placeholders = old.Created, old.Used, old.Binding, old.Placeholders
 	}
+	rec.bind(bind, p)
 	if rec.Sealed, err = v.keys[0].seal(account, name, p); err != nil {
 		return Secret{}, err
 	}
@@ -146,6 +167,7 @@ func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How)
 	v.forget(account, name)
 	v.hidden[[2]string{account, name}] = release
 	logf.Infof(ctx, "secret %s of %s set: %v", name, account, rec.Keys)
+	v.changed(account, name)
 	return rec.secret(), nil
 }
 
@@ -211,6 +233,7 @@ func (v *Vault) Delete(ctx context.Context, account, name string) error {
 	}
 	v.forget(account, name)
 	logf.Infof(ctx, "secret %s of %s deleted", name, account)
+	v.changed(account, name)
 	return nil
 }
 
@@ -225,7 +248,9 @@ func (v *Vault) List(ctx context.Context, account string) ([]Secret, error) {
 		all[name] = Secret{Name: name, Keys: slices.Sorted(maps.Keys(p)), Origin: Environment}
 	}
 	for _, rec := range records {
-		all[rec.Name] = rec.secret()
+		if CheckName(rec.Name) == nil { // others are the Vault's own
+			all[rec.Name] = rec.secret()
+		}
 	}
 	found := make([]Secret, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -363,5 +388,6 @@ func (v *Vault) Rekey(ctx context.Context) (secrets int, err error) {
 }
 
 func (r Record) secret() Secret {
-	return Secret{Name: r.Name, Keys: r.Keys, Origin: Stored, Created: r.Created, Updated: r.Updated, Used: r.Used}
+	return Secret{Name: r.Name, Keys: r.Keys, Origin: Stored, Created: r.Created, Updated: r.Updated, Used: r.Used,
+		Binding: r.Binding}
 }

@@ -19,9 +19,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/authority"
-	"github.com/RelevanceAI/harvest/internal/base/binding"
-	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
 
 // Limits of a broker. Beyond them, requests get the status 503.
@@ -36,26 +36,11 @@ const (
 	dialTime = 30 * time.Second // for a connection to a host, with its handshake
 )
 
-// Credential is a value of a secret, as one sandbox has it.
-type Credential struct {
-	Secret      string // name of the secret
-	Key         string // of the pair
-	Placeholder string
-	Value       config.Secret
-	Binding     binding.Binding
-}
+// Credential is a value of a secret, with the text that stands for it in the sandbox.
+type Credential = secret.Credential
 
 // Use is a request that had a credential, or wanted one.
-type Use struct {
-	Time    time.Time
-	Secret  string
-	Key     string
-	Host    string
-	Method  string
-	Path    string // without the query
-	Status  int    // of the answer; 0 without one
-	Refused string // reason, one sentence; "" if the credential was used
-}
+type Use = record.Use
 
 // Sandbox is a sandbox with credentials. Its functions may be called concurrently, and must not block for long.
 type Sandbox struct {

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -130,6 +131,7 @@ func newWorld(t testing.TB, b binding.Binding) *world {
 func (w *world) serve(t testing.TB, h http.Handler, names ...string) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.EnableHTTP2 = true
 	if len(names) == 0 {
 		names = []string{host}

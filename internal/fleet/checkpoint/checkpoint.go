@@ -79,8 +79,8 @@ func (c Checkpoint) Plan(rules spec.Rules, name string, tags map[string]string) 
 	var ps spec.Problems
 	p := spec.Plan{
 		Request: spec.Request{
-			Image: sb.Image, Name: name, Tags: spec.UserTags(tags), Secrets: sb.Secrets, Withhold: c.Withheld,
-			Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
+			Image: sb.Image, Name: name, Tags: spec.UserTags(tags), Secrets: sb.Secrets, Reveal: sb.Reveal,
+			Withhold: c.Withheld, Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
 			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
 		},
 		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, rules.Defaults.CPU),

@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/engine"
@@ -15,6 +16,20 @@ type Event struct {
 	Stage   Stage         // of EventStage
 	Image   string        // ID, of EventSnapshotted
 	Denial  engine.Denial // of EventDenied
+	Use     Use           // of EventCredentialUsed and EventCredentialRefused
+}
+
+// Use is a request of a sandbox with a credential, or with the placeholder of one that it may not use.
+type Use struct {
+	Time   time.Time `json:"time"`
+	Secret string    `json:"secret"`
+	Key    string    `json:"key"` // of the pair
+	Host   string    `json:"host"`
+	Method string    `json:"method"`
+	Path   string    `json:"path"`             // without the query
+	Status int       `json:"status,omitempty"` // of the answer; 0 without one
+	// Refused is the reason for which the credential was not used, one sentence; "" if it was.
+	Refused string `json:"refused,omitempty"`
 }
 
 // EventType is the type of an event, as clients see it.
@@ -31,6 +46,9 @@ const (
 	EventFailed     EventType = "sandbox.failed"
 	EventTerminated EventType = "sandbox.terminated"
 	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
+
+	EventCredentialUsed    EventType = "credential.used"    // a request got the value of a secret
+	EventCredentialRefused EventType = "credential.refused" // a request may not have the value of a secret
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
 	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
@@ -52,6 +70,8 @@ type eventData struct {
 	SnapshotError string `json:"snapshot_error,omitempty"`
 	// Denial is the refused connection or lookup, of egress.denied.
 	Denial *engine.Denial `json:"denial,omitempty"`
+	// Use is the request, of credential.used and credential.refused.
+	Use *Use `json:"use,omitempty"`
 }
 
 // Drafts returns the drafts that publish e: in the sandbox's stream, named by its ID, and in the stream of its
@@ -64,8 +84,11 @@ func (e Event) Drafts() []event.Draft {
 	if e.Type == EventStage {
 		data.Stage = &e.Stage
 	}
-	if e.Type == EventDenied {
+	switch e.Type {
+	case EventDenied:
 		data.Denial = &e.Denial
+	case EventCredentialUsed, EventCredentialRefused:
+		data.Use = &e.Use
 	}
 	return []event.Draft{
 		{Stream: sb.ID, Type: string(e.Type), Data: data},

@@ -32,6 +32,8 @@ type Sandbox struct {
 	User      string            `json:"user,omitempty"`
 	Volumes   []spec.Mount      `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // names
+	Reveal    bool              `json:"reveal_secrets,omitempty"`
+	Lent      []string          `json:"lent_secrets,omitempty"` // those of Secrets of which the sandbox has placeholders
 	Network   spec.Network      `json:"network"`
 	Ports     []int             `json:"ports,omitempty"`
 	// Limits are the limits in force: a default that the engine cannot enforce on this machine is zero here.
@@ -96,6 +98,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Volumes = slices.Clone(s.Volumes)
 	s.Secrets = slices.Clone(s.Secrets)
 	s.Withheld = slices.Clone(s.Withheld)
+	s.Lent = slices.Clone(s.Lent)
 	s.Network = s.Network.Clone()
 	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)
@@ -190,7 +193,7 @@ func Internal(account string) bool { return account == BuildAccount || account =
 // environment are not part of it: names are unique, and the environment is in no record.
 func (s Sandbox) Again(rules spec.Rules) spec.Request {
 	req := spec.Request{
-		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Withhold: s.Withheld,
+		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Withhold: s.Withheld,
 		Ports: s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
 		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 		Processes: s.Limits.Processes, Files: s.Limits.Files,

@@ -23,12 +23,14 @@ type Request struct {
 	Env      map[string]string `json:"env,omitempty"`                 // of every command
 	// Secrets are names of secrets whose pairs are added to Env. modal:NAME is a secret that the engine's provider
 	// stores. If keys are equal, Env takes precedence, then the later secret.
-	Secrets  []string `json:"secrets,omitempty"`
-	Workdir  string   `json:"workdir,omitempty"` // absolute
-	User     string   `json:"user,omitempty"`    // name or uid, either with ":group"
-	Hostname string   `json:"hostname,omitempty"`
-	Volumes  []Mount  `json:"volumes,omitempty"`
-	Engine   string   `json:"engine,omitempty"`
+	Secrets []string `json:"secrets,omitempty"`
+	// Reveal gives commands the values of bound secrets. Otherwise they have placeholders.
+	Reveal   bool    `json:"reveal_secrets,omitempty"`
+	Workdir  string  `json:"workdir,omitempty"` // absolute
+	User     string  `json:"user,omitempty"`    // name or uid, either with ":group"
+	Hostname string  `json:"hostname,omitempty"`
+	Volumes  []Mount `json:"volumes,omitempty"`
+	Engine   string  `json:"engine,omitempty"`
 	// Isolation is the kind of isolation, such as "gvisor" or "container"; "" means the server's default.
 	Isolation string  `json:"isolation,omitempty"`
 	Network   Network `json:"network,omitzero"`

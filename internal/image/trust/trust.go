@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ const Bundle = "/etc/ssl/certs/ca-certificates.crt"
 // bundles are the bundle files of distributions; several may be the same file.
 var bundles = []string{Bundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
+
+// Bundles returns the bundle files of distributions; several may be the same file.
+func Bundles() []string { return slices.Clone(bundles) }
 
 // anchors are the directories from which distributions rebuild the bundle. If none exists, the last
 // one is made.
@@ -82,7 +86,7 @@ func Read(dir string) ([]Certificate, error) {
 func Env(bundle string) map[string]string {
 	env := map[string]string{}
 	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO",
-		"CURL_CA_BUNDLE", "PIP_CERT"} {
+		"CURL_CA_BUNDLE", "PIP_CERT", "DENO_CERT", "AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"} {
 		env[name] = bundle
 	}
 	return env

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 )
 
@@ -55,6 +56,11 @@ func listSecrets(t *testing.T, s secret.Store, account string, want ...secret.Re
 
 func secretRoundTrip(t *testing.T, s secret.Store) {
 	r := sealed("acme", "one")
+	bound, err := binding.Preset("github")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Binding, r.Placeholders = &bound, map[string]string{"A": "ghp_x"}
 	never := sealed("acme", "two")
 	never.Used = time.Time{}
 	for range 2 { // the second call replaces
@@ -70,6 +76,7 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 			got.Keys[0], got.Sealed[0] = "x", 'x' // the caller's copy
 		}
 		r.Keys, r.Sealed, r.Updated = []string{"C"}, []byte("other"), r.Updated.Add(time.Hour)
+		r.Binding, r.Placeholders = nil, nil
 	}
 }
 

@@ -1,4 +1,4 @@
-package broker
+package binding
 
 import (
 	"encoding/base64"

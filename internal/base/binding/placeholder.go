@@ -1,4 +1,4 @@
-package broker
+package binding
 
 import (
 	"crypto/hmac"

@@ -1,0 +1,155 @@
+package secret_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
+)
+
+func preset(t *testing.T, name string) *binding.Binding {
+	t.Helper()
+	b, err := binding.Preset(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+func setBound(t *testing.T, v *secret.Vault, p secret.Pairs, how secret.How, b *binding.Binding) secret.Secret {
+	t.Helper()
+	s, err := v.SetBound(t.Context(), account, "github", p, how, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func credentials(t *testing.T, v *secret.Vault) []secret.Credential {
+	t.Helper()
+	all, err := v.Credentials(t.Context(), account, "github", "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+const token, token2 = "ghp_0123456789abcdefghijABCDEFGHIJ012345", "ghp_another0123456789abcdefghijABCDEFGHI"
+
+// TestBoundSecretsAreLentAsPlaceholders checks what a borrower has of a bound secret, and that the placeholder stays the
+// same while values and bindings change.
+//
+// mission: 9.1
+func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
+	t.Parallel()
+	v := newHome(t).open(t)
+	github := preset(t, "github")
+	made := setBound(t, v, secret.Pairs{"GITHUB_TOKEN": token, "GITHUB_HOST": "github.com"}, secret.Create, github)
+	if diff := cmp.Diff(github, made.Binding); diff != "" {
+		t.Errorf("the binding (-want +got):\n%s", diff)
+	}
+	p, bound, err := v.Lend(t.Context(), account, "sbx_a", false, "github")
+	if err != nil || len(bound) != 1 || bound[0] != "github" {
+		t.Fatalf("got %q, %v", bound, err)
+	}
+	held := p["GITHUB_TOKEN"]
+	if held == token || !strings.HasPrefix(held, "ghp_") || len(held) != len(token) || p["GITHUB_HOST"] != "github.com" {
+		t.Errorf("got %q, %q", held, p["GITHUB_HOST"])
+	}
+	want := []secret.Credential{{Secret: "github", Key: "GITHUB_TOKEN", Placeholder: held, Value: token, Binding: *github}}
+	if diff := cmp.Diff(want, credentials(t, v)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	p, bound, err = v.Lend(t.Context(), account, "sbx_b", true, "github")
+	if err != nil || p["GITHUB_TOKEN"] != token || len(bound) > 0 {
+		t.Errorf("revealed: got %q, %q, %v", p["GITHUB_TOKEN"], bound, err)
+	}
+
+	setBound(t, v, secret.Pairs{"GITHUB_TOKEN": token2}, secret.Merge, nil)
+	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Value != token2 {
+		t.Errorf("after a new value: got %+v", got)
+	}
+	github.Elsewhere = binding.End
+	setBound(t, v, nil, secret.Merge, github)
+	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Binding.Elsewhere != binding.End {
+		t.Errorf("after a new binding: got %+v", got)
+	}
+	setBound(t, v, secret.Pairs{"GITHUB_TOKEN": token}, secret.Replace, nil)
+	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Value != token {
+		t.Errorf("after a replacement: got %+v", got)
+	}
+	if made := setBound(t, v, nil, secret.Merge, &binding.Binding{}); made.Binding != nil || len(credentials(t, v)) > 0 {
+		t.Errorf("after the end of the binding: got %+v", made.Binding)
+	}
+	if err := v.Delete(t.Context(), account, "github"); err != nil || len(credentials(t, v)) > 0 {
+		t.Errorf("after the deletion: %v", err)
+	}
+}
+
+func TestBindingsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	v := newHome(t).open(t)
+	bad := &binding.Binding{Places: []binding.Place{{}}}
+	_, invalid := v.SetBound(t.Context(), account, "github", secret.Pairs{"A": "value"}, secret.Create, bad)
+	_, missing := v.SetBound(t.Context(), account, "github", nil, secret.Merge, preset(t, "github"))
+	for name, c := range map[string]struct {
+		err  error
+		kind errors.Kind
+	}{"an invalid binding": {invalid, errors.Invalid}, "no secret to bind": {missing, errors.NotFound}} {
+		if !errors.Is(c.err, c.kind) {
+			t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
+		}
+	}
+}
+
+func TestNotify(t *testing.T) {
+	t.Parallel()
+	v := newHome(t).open(t)
+	var got []string
+	v.Notify(func(account, name string) { got = append(got, account+" "+name) })
+	setBound(t, v, secret.Pairs{"A": "value"}, secret.Create, nil)
+	setBound(t, v, nil, secret.Merge, preset(t, "github"))
+	if err := v.Delete(t.Context(), account, "github"); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Repeat(account+" github,", 3)
+	if strings.Join(got, ",")+"," != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestAuthority checks that an account has one authority, through restarts and new keys, which no list shows.
+func TestAuthority(t *testing.T) {
+	t.Parallel()
+	w := newHome(t)
+	v := w.open(t)
+	pem := func(v *secret.Vault, account string) string {
+		t.Helper()
+		a, err := v.Authority(context.WithoutCancel(t.Context()), account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.PEM()
+	}
+	first := pem(v, account)
+	if again := pem(v, account); again != first {
+		t.Error("a second authority was made")
+	}
+	if other := pem(v, "other"); other == first {
+		t.Error("two accounts have one authority")
+	}
+	if _, err := v.Rekey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if again := pem(w.open(t), account); again != first {
+		t.Error("after a restart there is another authority")
+	}
+	if all, err := v.List(t.Context(), account); err != nil || len(all) != 0 {
+		t.Errorf("the list has %+v, %v", all, err)
+	}
+}

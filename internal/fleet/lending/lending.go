@@ -1,0 +1,139 @@
+// Package lending connects sandboxes with the broker of credentials: it finds the bound secrets of a sandbox, makes the
+// sandbox trust the broker, and takes its intercepted connections.
+package lending
+
+import (
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/fleet/broker"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
+)
+
+// Server lends the bound secrets of a Vault. Its methods may be called concurrently.
+type Server struct {
+	secrets *secret.Vault
+	broker  *broker.Broker
+	ctx     context.Context
+	tasks   *sync.WaitGroup
+}
+
+// New returns a server that works until the end of ctx, and counts its goroutines in tasks. secrets may be nil: then
+// nothing is lent.
+func New(ctx context.Context, secrets *secret.Vault, tasks *sync.WaitGroup) *Server {
+	s := &Server{secrets: secrets, broker: broker.New(broker.Options{}), ctx: ctx, tasks: tasks}
+	tasks.Go(func() {
+		<-ctx.Done()
+		_ = s.broker.Close()
+	})
+	return s
+}
+
+// Sandbox is a sandbox that may borrow. Its functions may be called concurrently.
+type Sandbox struct {
+	ID      string
+	Account string           // owner of the secrets
+	Lent    func() []string  // names of the secrets of which it has placeholders
+	Report  func(record.Use) // takes note of a use
+	End     func(record.Use) // ends the sandbox, because of a use that a binding forbids
+}
+
+// Borrower is a sandbox with what it borrows. Its methods may be called concurrently.
+type Borrower struct {
+	server  *Server
+	sandbox Sandbox
+
+	mu       sync.Mutex
+	followed engine.Interceptor // guarded by mu; that was followed last
+}
+
+// Of returns the borrower of a sandbox.
+func (s *Server) Of(sandbox Sandbox) *Borrower { return &Borrower{server: s, sandbox: sandbox} }
+
+// Lent returns the names of the secrets of which the sandbox has placeholders.
+func (b *Borrower) Lent() []string { return b.sandbox.Lent() }
+
+func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error) {
+	lent := b.Lent()
+	if b.server.secrets == nil || len(lent) == 0 {
+		return nil, nil
+	}
+	return b.server.secrets.Credentials(ctx, b.sandbox.Account, lent...)
+}
+
+// Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound.
+func (b *Borrower) Hosts(ctx context.Context) ([]string, error) {
+	found, err := b.credentials(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hosts := map[string]bool{}
+	for _, c := range found {
+		for _, p := range c.Binding.Places {
+			hosts[net.JoinHostPort(p.Host.Name, strconv.Itoa(p.Host.Port))] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(hosts)), nil
+}
+
+// waiting is how many connections of a sandbox can be taken at once.
+const waiting = 4
+
+// Follow takes the intercepted connections of a sandbox until it ends or is lost. It does nothing if it already follows
+// box, or if the sandbox has no bound secrets.
+func (b *Borrower) Follow(box engine.Sandbox) {
+	in, ok := box.(engine.Interceptor)
+	lent := b.Lent()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !ok || b.followed == in || len(lent) == 0 {
+		return
+	}
+	b.followed = in
+	for range waiting {
+		b.server.tasks.Go(func() { b.take(in) })
+	}
+}
+
+func (b *Borrower) take(in engine.Interceptor) {
+	ctx := b.server.ctx
+	for {
+		c, err := in.Intercepted(ctx)
+		if err != nil {
+			return // the sandbox has ended, or is lost
+		}
+		signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
+		if err != nil {
+			logf.Errorf(ctx, "the authority for credentials of sandbox %s: %v", b.sandbox.ID, err)
+			_ = c.Close()
+			continue
+		}
+		b.server.broker.Serve(broker.Sandbox{ID: b.sandbox.ID, Authority: signs, Credentials: b.credentials,
+			Report: b.sandbox.Report, End: b.sandbox.End}, c)
+	}
+}
+
+// Notify calls f after each change of a secret, with its account and name.
+func (s *Server) Notify(f func(account, name string)) {
+	if s.secrets != nil {
+		s.secrets.Notify(func(account, name string) { s.tasks.Go(func() { f(account, name) }) })
+	}
+}
+
+// Check returns Unsupported if an engine cannot keep the values of bound secrets outside of sandboxes.
+func Check(bound []string, e engine.Engine) error {
+	if e.Capabilities().Intercept {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Unsupported,
+		"the secret %q is bound to hosts, but the engine %s cannot keep its values outside of the sandbox", bound[0],
+		e.Name()), "let the sandbox have the values with --reveal, or use another engine")
+}

@@ -1,0 +1,100 @@
+package lending
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/image/trust"
+)
+
+// bundle is the file in sandboxes with all authorities that its programs trust, the broker's among them.
+const bundle = "/usr/local/share/harvest/ca-certificates.crt"
+
+// maxBundle is the maximum size of a bundle; usual ones have 200 KB.
+const maxBundle = 16 << 20
+
+// Env returns the variables that point programs to the bundle.
+func Env() map[string]string { return trust.Env(bundle) }
+
+// Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles of the image, and writes
+// the one that Env names.
+func (b *Borrower) Install(ctx context.Context, box engine.Sandbox) error {
+	signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
+	if err != nil {
+		return err
+	}
+	own := signs.PEM()
+	all := ""
+	for _, name := range trust.Bundles() {
+		text, err := readFile(ctx, box, name)
+		if errors.Is(err, errors.NotFound) {
+			continue
+		}
+		if err != nil {
+			return errors.Wrapf(err, "read the authorities in %s", name)
+		}
+		if text == "" || strings.Contains(text, own) { // a link to another one
+			continue
+		}
+		text = strings.TrimRight(text, "\n") + "\n" + own
+		if all == "" {
+			all = text
+		}
+		if err := writeFile(ctx, box, name, text); err != nil {
+			return errors.Wrapf(err, "add the authority of credentials to %s", name)
+		}
+	}
+	if all == "" { // of an image without authorities: those of this machine
+		of, err := os.ReadFile(trust.Bundle)
+		if err != nil && !errors.IsNotExist(err) {
+			return errors.Wrapf(err, "read the authorities of this machine")
+		}
+		all = string(of) + own
+	}
+	return errors.Wrapf(writeFile(ctx, box, bundle, all), "write the authorities for credentials")
+}
+
+// readFile returns the text of a regular file in a sandbox, or "" if it is something else.
+func readFile(ctx context.Context, box engine.Sandbox, name string) (string, error) {
+	r, err := box.CopyOut(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	t := tar.NewReader(r)
+	hdr, err := t.Next()
+	if err != nil {
+		return "", err
+	}
+	if hdr.Typeflag != tar.TypeReg || hdr.Size > maxBundle {
+		return "", nil
+	}
+	b, err := io.ReadAll(t)
+	return string(b), err
+}
+
+// writeFile writes a file that everybody may read. Its directory is made if it is missing.
+func writeFile(ctx context.Context, box engine.Sandbox, name, text string) error {
+	var b bytes.Buffer
+	t := tar.NewWriter(&b)
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: path.Base(name), Mode: 0o644, Size: int64(len(text)),
+		ModTime: time.Now()}
+	if err := t.WriteHeader(hdr); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(t, text); err != nil {
+		return err
+	}
+	if err := t.Close(); err != nil {
+		return err
+	}
+	return box.CopyIn(ctx, path.Dir(name), &b)
+}
