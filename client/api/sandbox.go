@@ -12,12 +12,14 @@ type SandboxRequest struct {
 	Env      map[string]string `json:"env,omitempty"`
 	// Secrets are names of secrets whose pairs are added to Env; Env takes precedence. modal:NAME is a secret that
 	// Modal stores.
-	Secrets  []string `json:"secrets,omitempty"`
-	Workdir  string   `json:"workdir,omitempty"`
-	User     string   `json:"user,omitempty"`
-	Hostname string   `json:"hostname,omitempty"`
-	Volumes  []Mount  `json:"volumes,omitempty"`
-	Engine   string   `json:"engine,omitempty"`
+	Secrets []string `json:"secrets,omitempty"`
+	// Reveal gives commands the values of secrets that are bound to hosts. Otherwise they have placeholders.
+	Reveal   bool    `json:"reveal_secrets,omitempty"`
+	Workdir  string  `json:"workdir,omitempty"`
+	User     string  `json:"user,omitempty"`
+	Hostname string  `json:"hostname,omitempty"`
+	Volumes  []Mount `json:"volumes,omitempty"`
+	Engine   string  `json:"engine,omitempty"`
 	// Isolation is "gvisor", or "container", which is faster and shares the kernel of the server's machine; "" means
 	// the server's default.
 	Isolation string  `json:"isolation,omitempty"`
@@ -131,7 +133,8 @@ type Sandbox struct {
 	Workdir            string            `json:"workdir,omitempty"`
 	User               string            `json:"user,omitempty"`
 	Volumes            []Mount           `json:"volumes,omitempty"`
-	Secrets            []string          `json:"secrets,omitempty"` // names
+	Secrets            []string          `json:"secrets,omitempty"`      // names
+	Lent               []string          `json:"lent_secrets,omitempty"` // of which commands have placeholders
 	Network            Network           `json:"network"`
 	Ports              []int             `json:"ports,omitempty"`
 	Limits             Limits            `json:"limits"`

@@ -22,6 +22,7 @@ type SandboxFlags struct {
 	gpu              string
 	hostname         string
 	isolation        string
+	reveal           bool
 }
 
 // Add adds the flags to cmd.
@@ -36,6 +37,7 @@ func (f *SandboxFlags) Add(cmd *cobra.Command) {
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], created if missing, repeatable")
 	flags.StringArrayVar(&f.secrets, "secret", nil,
 		"name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
+	flags.BoolVar(&f.reveal, "reveal", false, "give commands the values of secrets, also of those that are bound to hosts")
 	flags.StringVar(&f.s3, "s3", "",
 		"S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync "+
 			"uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount "+
@@ -63,7 +65,7 @@ func (f *SandboxFlags) Request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
 		Image: f.image, Commands: f.commands, Name: f.Name, Hostname: f.hostname, Secrets: f.secrets,
 		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
-		VolumeFiles: f.volumeFiles, GPU: f.gpu, Isolation: f.isolation,
+		VolumeFiles: f.volumeFiles, GPU: f.gpu, Isolation: f.isolation, Reveal: f.reveal,
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0,
 		"open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {

@@ -45,18 +45,31 @@ registry of images.`,
 func (c commands) secretSet() *cobra.Command {
 	var file string
 	replace := false
+	var bind bindFlags
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "set NAME [KEY | KEY=VALUE]…",
 		Short: "Store pairs in a secret; create it if it is missing",
 		Long: `Store pairs in a secret. KEY alone takes the value of that environment variable. This keeps the value
 out of the shell's history and the list of processes, as --env-file does. Other pairs of the secret
-stay, unless --replace is given.`,
-		Example: `  harvest secret set github GITHUB_TOKEN
+stay, unless --replace is given.
+
+With --hosts or --preset, sandboxes have placeholders in place of the values. The server puts the
+values into their requests to these hosts. --hosts takes a domain, "*." and a domain, or an address,
+each with an optional :port; "http://" in front means a server without TLS. --inject adds the value to
+requests without a credential: "bearer", "basic USER", "header NAME" or "query NAME". --allow limits
+the requests, such as "GET /repos/**". Without pairs, the binding of an existing secret changes.`,
+		Example: `  harvest secret set github GITHUB_TOKEN --preset github
+  harvest secret set api API_TOKEN --hosts api.example.org --inject bearer --allow 'GET /v1/**'
+  harvest secret set github --unbind
   harvest secret set deploy --env-file .env
   printf 'TOKEN=%s\n' "$t" | harvest secret set deploy --env-file -`,
 		Args: cli.Args(1, -1, "a name and pairs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pairs, err := c.pairs(file, args[1:])
+			bound, err := bind.binding()
+			if err != nil {
+				return err
+			}
+			pairs, err := c.pairs(file, args[1:], bound != nil && !replace)
 			if err != nil {
 				return err
 			}
@@ -69,7 +82,8 @@ stay, unless --replace is given.`,
 			if replace {
 				mode = "replace"
 			}
-			made, err := server.SetSecret(cmd.Context(), api.SecretRequest{Name: args[0], Pairs: pairs, Mode: mode})
+			made, err := server.SetSecret(cmd.Context(), api.SecretRequest{Name: args[0], Pairs: pairs, Mode: mode,
+				Binding: bound})
 			if err != nil {
 				return err
 			}
@@ -78,11 +92,13 @@ stay, unless --replace is given.`,
 	}, cli.FormatName)
 	cmd.Flags().StringVar(&file, "env-file", "", "file of KEY=VALUE lines, without expansion; - for standard input")
 	cmd.Flags().BoolVar(&replace, "replace", false, "delete all other pairs of the secret")
+	bind.add(cmd.Flags())
 	return cmd
 }
 
-// pairs parses a file and arguments; later values win. Its errors name keys, never values.
-func (c commands) pairs(file string, args []string) (map[string]string, error) {
+// pairs parses a file and arguments; later values win. There must be a pair, unless none is set. Its errors name keys,
+// never values.
+func (c commands) pairs(file string, args []string, none bool) (map[string]string, error) {
 	pairs := secret.Pairs{}
 	if file != "" {
 		in := c.In
@@ -111,6 +127,9 @@ func (c commands) pairs(file string, args []string) (map[string]string, error) {
 		}
 		pairs[key] = value
 	}
+	if none && len(pairs) == 0 {
+		return nil, nil
+	}
 	return pairs, pairs.Check()
 }
 
@@ -119,10 +138,10 @@ func (c commands) secretList() *cobra.Command {
 		Short: "List secrets by name, without their values",
 		Example: `  harvest secret ls
   harvest secret ls -o json`,
-	}, []string{"NAME", "KEYS", "FROM", "CHANGED", "USED"},
+	}, []string{"NAME", "KEYS", "FROM", "HOSTS", "CHANGED", "USED"},
 		func(ctx context.Context, server *client.Client) ([]api.Secret, error) { return server.Secrets(ctx) },
 		func(s api.Secret) (string, []string) {
-			return s.Name, []string{s.Name, cli.Joined(s.Keys), s.Origin, cli.Ago(s.Updated), cli.Ago(s.LastUsed)}
+			return s.Name, []string{s.Name, cli.Joined(s.Keys), s.Origin, hosts(s.Binding), cli.Ago(s.Updated), cli.Ago(s.LastUsed)}
 		})
 }
 

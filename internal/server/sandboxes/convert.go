@@ -19,7 +19,7 @@ func sandboxOut(s record.Sandbox) api.Sandbox {
 		Engine:      s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags,
 		Workdir: s.Workdir, User: s.User,
 		Volumes: edge.Each(s.Volumes, func(m spec.Mount) api.Mount { return api.Mount(m) }),
-		Secrets: s.Secrets, Network: api.Network(s.Network), Ports: s.Ports,
+		Secrets: s.Secrets, Lent: s.Lent, Network: api.Network(s.Network), Ports: s.Ports,
 		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 			Processes: s.Limits.Processes,
 			Files:     s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},

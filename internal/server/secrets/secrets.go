@@ -50,7 +50,11 @@ func (s *Service) setSecret(w http.ResponseWriter, r *http.Request) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.40q", req.Mode),
 			"use create, replace or merge")
 	}
-	made, err := s.Secrets.Set(r.Context(), edge.Account(r), req.Name, req.Pairs, how)
+	bound, err := bindingIn(req.Binding)
+	if err != nil {
+		return err
+	}
+	made, err := s.Secrets.SetBound(r.Context(), edge.Account(r), req.Name, req.Pairs, how, bound)
 	return edge.Send(w, http.StatusCreated, secretOut, made, err)
 }
 
@@ -82,6 +86,6 @@ func (s *Service) rekey(w http.ResponseWriter, r *http.Request) error {
 func secretOut(v secret.Secret) api.Secret {
 	return api.Secret{
 		Name: v.Name, Keys: edge.Each(v.Keys, func(k string) string { return k }), Origin: string(v.Origin),
-		Created: v.Created.UTC(), Updated: v.Updated.UTC(), LastUsed: v.Used.UTC(),
+		Created: v.Created.UTC(), Updated: v.Updated.UTC(), LastUsed: v.Used.UTC(), Binding: bindingOut(v.Binding),
 	}
 }
