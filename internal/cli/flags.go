@@ -37,7 +37,8 @@ func (f *SandboxFlags) Add(cmd *cobra.Command) {
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], created if missing, repeatable")
 	flags.StringArrayVar(&f.secrets, "secret", nil,
 		"name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
-	flags.BoolVar(&f.reveal, "reveal", false, "give commands the values of secrets, also of those that are bound to hosts")
+	flags.BoolVar(&f.reveal, "reveal", false,
+		"give commands the values of secrets, also of those that are bound to hosts")
 	flags.StringVar(&f.s3, "s3", "",
 		"S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync "+
 			"uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount "+

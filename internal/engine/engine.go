@@ -243,8 +243,8 @@ type Networker interface {
 // that waits, such a connection waits for some seconds, and is then closed. Connections that hide the name are not
 // intercepted. QUIC to these servers is refused, so that clients use TCP.
 type Interceptor interface {
-	// Intercepted returns the next connection, and waits until there is one. The caller closes it. Conflict: the sandbox
-	// has ended.
+	// Intercepted returns the next connection, and waits until there is one. The caller closes it. Conflict: the
+	// sandbox has ended.
 	Intercepted(ctx context.Context) (*Intercepted, error)
 }
 

@@ -38,7 +38,8 @@ func used(f *Fleet, e *entry, u record.Use) {
 	if u.Refused != "" {
 		kind = record.EventCredentialRefused
 	}
-	logf.Infof(logf.With(f.ctx, "sandbox_id", e.id), "%s: secret %s, %s %s%.200q, status %d %s", kind, u.Secret, u.Method,
+	logf.Infof(logf.With(f.ctx, "sandbox_id", e.id), "%s: secret %s, %s %s%.200q, status %d %s", kind, u.Secret,
+		u.Method,
 		u.Host, u.Path, u.Status, u.Refused)
 	f.emit(record.Event{Type: kind, Sandbox: sb, Use: u})
 }

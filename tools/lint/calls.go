@@ -9,7 +9,8 @@ import (
 
 // dialers are the packages whose connections accounts do not choose, or that have their own rules for them.
 var dialers = []string{"base/netguard", "base/testenv", "base/trace", "client/...", "engine/fake",
-	"engine/gateway/netstack", "engine/gvisor/...", "engine/modal/...", "engine/proc", "s3/embedded/serve",
+	"engine/gateway/netstack", "engine/gvisor/...", "engine/modal/...", "engine/proc", "fleet/broker",
+	"s3/embedded/serve",
 	"session/agent/opencode/bridge", "test/...", "tools/bench/..."}
 
 const guarded = "connect with netguard.Rules of the account"
@@ -26,11 +27,11 @@ var forbidden = []struct {
 	{"print", nil, "log with logf.Debugf(ctx, …)"},
 	{"println", nil, "log with logf.Debugf(ctx, …)"},
 	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
-	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
+	{"time.Sleep", []string{"engine/enginetest/..."}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
 	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "test/stubs/modeltest"},
 		"return errors.Errorf(…)"},
-	{"context.Background", []string{"engine/enginetest", "test/stubs/s3test"},
+	{"context.Background", []string{"engine/enginetest/...", "test/stubs/s3test"},
 		"pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
 	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},

@@ -55,7 +55,10 @@ var rows = []row{
 		"it identifies the caller, and the server decides the rights"},
 	{"base/event", nil, "events are plain; the package that sends one fills it"},
 	{"base/mcp", nil, "the description of MCP servers is plain; sessions and images write it down"},
-	{"base/secret", []string{"base/config"}, "secrets are plain; fleet and session decide who gets them"},
+	{"base/binding", nil, "a binding is a value; fleet/broker keeps to it"},
+	{"base/authority", nil, "it signs; its callers know who trusts it"},
+	{"base/secret", []string{"base/authority", "base/binding", "base/config"},
+		"secrets are plain; fleet and session decide who gets them"},
 	{"base/places", nil, "a place is a value; s3 knows how to reach it"},
 	{"base/...", nil, "these packages are plain helpers; pass what they need as parameters"},
 
@@ -71,8 +74,9 @@ var rows = []row{
 	{"engine/volume", []string{"base/tarfs"}, "volumes know nothing of engines"},
 	{"engine", []string{"base/places", "base/tarfs", "engine/volume", "image"},
 		"the contract of engines knows images, volumes and names of places only; policy belongs in fleet"},
-	{"engine/enginetest", []string{"base/tarfs", "base/testenv", "engine", "engine/volume", "image"},
-		"the suite uses the contract only, so that every engine can run it"},
+	{"engine/enginetest", []string{"base/tarfs", "base/testenv", "engine", "engine/enginetest/probe", "engine/volume",
+		"image"}, "the suite uses the contract only, so that every engine can run it"},
+	{"engine/enginetest/probe", []string{"base/testenv", "engine"}, "it uses the contract only, as the suite does"},
 	{"engine/proc", []string{"base/atomicfile", "engine"}, "it starts processes, and knows no engine"},
 	{"engine/fake/...", []string{"base/atomicfile", "base/tarfs", "engine", "engine/proc", "engine/volume/...",
 		"image/..."}, "engines hold no policy and do not know one another"},
@@ -127,6 +131,10 @@ var rows = []row{
 		"it asks the engine for images; fleet knows which are in use"},
 	{"fleet/checkpoint", []string{"base/atomicfile", "base/secret", "fleet/record", "fleet/spec"},
 		"it keeps directories; fleet asks the engine"},
+	{"fleet/broker", []string{"base/authority", "base/binding", "base/secret", "engine", "fleet/record"},
+		"it knows connections and credentials; fleet/lending knows who has which"},
+	{"fleet/lending", []string{"base/secret", "engine", "fleet/broker", "fleet/record", "image/trust"},
+		"it knows one sandbox through functions; fleet has all"},
 	{"fleet/boots", nil, "it counts and waits; fleet boots"},
 	{"fleet/pool", []string{"base/account", "engine", "fleet/boots", "fleet/record", "fleet/spec", "image"},
 		"it boots and keeps; fleet takes"},
@@ -137,7 +145,8 @@ var rows = []row{
 		"image/dockerfile"}, "it uses a Fleet as any client does"},
 	{"fleet", []string{"base/account", "base/secret", "base/tarfs", "engine", "engine/volume", "fleet/boots",
 		"fleet/carry", "fleet/checkpoint", "fleet/commands", "fleet/denials", "fleet/images", "fleet/leftover",
-		"fleet/pool", "fleet/record", "fleet/reserve", "fleet/spec", "fleet/transfer", "fleet/usage", "image"},
+		"fleet/lending", "fleet/pool", "fleet/record", "fleet/reserve", "fleet/spec", "fleet/transfer", "fleet/usage",
+		"image"},
 		"fleet uses contracts; take an interface for upper layers, and let app name the concrete engine"},
 	{"fleet/schedule", []string{"base/event"}, "schedule runs functions that it is given"},
 
@@ -203,12 +212,14 @@ var rows = []row{
 	{"store/dicts", nil, "Dicts are records; modal knows the protocol"},
 	{"store/records", nil, "records are bytes; the packages that make them know their meaning"},
 	{"store/testdb", []string{"store"}, "helpers of tests know the database only"},
-	{"store/...", []string{"base/account", "base/atomicfile", "base/dirlock", "base/event", "base/secret", "engine",
+	{"store/...", []string{"base/account", "base/atomicfile", "base/binding", "base/dirlock", "base/event",
+		"base/secret", "engine",
 		"fleet/record", "fleet/schedule", "fleet/spec", "fleet/usage", "s3/storage", "session/agent", "session/records",
 		"session/repo", "session/workspace", "store/dicts", "store/records"},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
-	{"modal/...", []string{"base/account", "base/atomicfile", "base/places", "base/secret", "base/tarfs", "engine",
+	{"modal/...", []string{"base/account", "base/atomicfile", "base/authority", "base/places", "base/secret",
+		"base/tarfs", "engine",
 		"engine/volume", "fleet", "fleet/checkpoint", "fleet/commands", "fleet/record", "fleet/reserve", "fleet/spec",
 		"image", "modal/...", "store/dicts", "store/records"}, "modal is a second face of the core beside server"},
 
@@ -224,7 +235,8 @@ var rows = []row{
 	{"server/sandboxes", []string{"base/account", "client/api", "engine", "fleet", "fleet/commands", "fleet/python",
 		"fleet/record", "fleet/spec", "fleet/usage", "image", "server/edge", "server/images"}, handlersHint},
 	{"server/schedules", []string{"base/account", "client/api", "fleet/schedule", "server/edge"}, handlersHint},
-	{"server/secrets", []string{"base/account", "base/secret", "client/api", "server/edge"}, handlersHint},
+	{"server/secrets", []string{"base/account", "base/binding", "base/secret", "client/api", "server/edge"},
+		handlersHint},
 	{"server/sessions", []string{"base/account", "client/api", "engine/volume", "fleet/spec", "server/edge", "session",
 		"session/agent", "session/git", "session/memory", "session/pulls", "session/records", "session/uploads",
 		"session/volumes", "session/workspace"}, handlersHint},
@@ -251,7 +263,7 @@ var rows = []row{
 		commandsHint},
 	{"cli/repos", []string{"cli", "cli/chat", "client", "client/api"}, commandsHint},
 	{"cli/schedules", []string{"cli", "client", "client/api"}, commandsHint},
-	{"cli/secrets", []string{"base/secret", "cli", "client", "client/api"}, commandsHint},
+	{"cli/secrets", []string{"base/binding", "base/secret", "cli", "client", "client/api"}, commandsHint},
 
 	{"app/programs", nil, "it unpacks programs; app and the command line start them"},
 	{"app/programs/own", []string{"image/dockerfile/mounts", "session/agent/opencode", "session/agent/opencode/bridge",
@@ -320,7 +332,8 @@ func layers(t *tree) []Finding {
 }
 
 // helpers are the packages that help tests of other packages.
-var helpers = []string{"base/testenv", "engine/enginetest", "image/imagetest", "session/agent/agenttest",
+var helpers = []string{"base/testenv", "engine/enginetest", "engine/enginetest/probe", "image/imagetest",
+	"session/agent/agenttest",
 	"store/storetest", "store/testdb"}
 
 // helper reports whether pkg exists for tests.

@@ -53,7 +53,8 @@ func (b Binding) Check() error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the secret is bound to no host"),
 			"name at least one, such as --hosts api.example.org")
 	case len(b.Places) > maxPlaces || len(b.Allow) > maxRules:
-		return errors.Newf(errors.Invalid, "a secret can be bound to %d hosts with %d rules at most", maxPlaces, maxRules)
+		return errors.Newf(errors.Invalid, "a secret can be bound to %d hosts with %d rules at most", maxPlaces,
+			maxRules)
 	case !slices.Contains([]Elsewhere{"", Refuse, Pass, End}, b.Elsewhere):
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid handling elsewhere: %.80q", b.Elsewhere),
 			"use refuse, pass or end")

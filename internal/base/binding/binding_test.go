@@ -190,7 +190,8 @@ func TestBindings(t *testing.T) {
 			t.Errorf("%s: (-want +got):\n%s", name, diff)
 		}
 	}
-	if _, err := Preset("nothing"); !errors.Is(err, errors.Invalid) || !strings.Contains(errors.RemedyOf(err), "github") {
+	if _, err := Preset("nothing"); !errors.Is(err, errors.Invalid) || !strings.Contains(errors.RemedyOf(err),
+		"github") {
 		t.Errorf("an unknown preset: %v", err)
 	}
 	for name, b := range map[string]Binding{

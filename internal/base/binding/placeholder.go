@@ -23,8 +23,8 @@ const (
 	maxPlaceholder = 256
 )
 
-// Placeholder returns the text that stands for a value in a sandbox: random, but the same for the same seed and name. It
-// has the shape that clients of known services check: the prefix, the length, and the kinds of characters. That of a
+// Placeholder returns the text that stands for a value in a sandbox: random, but the same for the same seed and name.
+// It has the shape that clients of known services check: the prefix, the length, and the kinds of characters. That of a
 // JSON Web Token decodes to claims without a secret. It has letters, digits, "-", "_" and "." only.
 func Placeholder(seed []byte, name, value string) string {
 	random := newStream(seed, name)
@@ -118,8 +118,8 @@ func (s *stream) like(text string) string {
 	return string(b)
 }
 
-// publicClaims are the claims of a JSON Web Token that clients read, and that are no secrets: RFC 7519, section 4.1, and
-// those with the account of the services whose agents Harvest runs.
+// publicClaims are the claims of a JSON Web Token that clients read, and that are no secrets: RFC 7519, section 4.1,
+// and those with the account of the services whose agents Harvest runs.
 var publicClaims = []string{"iss", "aud", "sub", "scope", "scp", "https://api.openai.com/auth"}
 
 // tokenClaims returns the public claims of a JSON Web Token.

@@ -43,14 +43,15 @@ func TestPlaceholderHasTheShape(t *testing.T) {
 	}
 }
 
-// TestPlaceholderOfToken checks that clients can decode the placeholder of a JSON Web Token, and that it has only public
-// claims of the value.
+// TestPlaceholderOfToken checks that clients can decode the placeholder of a JSON Web Token, and that it has only
+// public claims of the value.
 func TestPlaceholderOfToken(t *testing.T) {
 	t.Parallel()
 	encode := base64.RawURLEncoding.EncodeToString
 	secret := encode([]byte("a signature"))
 	value := encode([]byte(`{"alg":"RS256"}`)) + "." + encode([]byte(
-		`{"sub":"user-1","exp":1,"session":"private","https://api.openai.com/auth":{"chatgpt_account_id":"acc-1"}}`)) + "." +
+		`{"sub":"user-1","exp":1,"session":"private","https://api.openai.com/auth":{"chatgpt_account_id":"acc-1"}}`)) +
+		"." +
 		secret
 	got := Placeholder([]byte("seed"), "name", value)
 	parts := strings.Split(got, ".")

@@ -22,8 +22,8 @@ type Credential struct {
 	Binding     binding.Binding
 }
 
-// bind changes the binding of a record with the pairs p: nil keeps it, and one without places removes it. Pairs that had
-// a placeholder keep it.
+// bind changes the binding of a record with the pairs p: nil keeps it, and one without places removes it. Pairs that
+// had a placeholder keep it.
 func (r *Record) bind(to *binding.Binding, p Pairs) {
 	if to != nil {
 		r.Binding = to
@@ -93,8 +93,8 @@ const authorityName = ".authority"
 // authorityKey is the key of the pair with the authority's key and certificate.
 const authorityKey = "AUTHORITY"
 
-// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is none,
-// or the one there is has expired.
+// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is
+// none, or the one there is has expired.
 func (v *Vault) Authority(ctx context.Context, account string) (*authority.Authority, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

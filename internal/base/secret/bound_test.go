@@ -41,8 +41,8 @@ func credentials(t *testing.T, v *secret.Vault) []secret.Credential {
 
 const token, token2 = "ghp_0123456789abcdefghijABCDEFGHIJ012345", "ghp_another0123456789abcdefghijABCDEFGHI"
 
-// TestBoundSecretsAreLentAsPlaceholders checks what a borrower has of a bound secret, and that the placeholder stays the
-// same while values and bindings change.
+// TestBoundSecretsAreLentAsPlaceholders checks what a borrower has of a bound secret, and that the placeholder stays
+// the same while values and bindings change.
 //
 // mission: 9.1
 func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
@@ -58,10 +58,12 @@ func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
 		t.Fatalf("got %q, %v", bound, err)
 	}
 	held := p["GITHUB_TOKEN"]
-	if held == token || !strings.HasPrefix(held, "ghp_") || len(held) != len(token) || p["GITHUB_HOST"] != "github.com" {
+	if held == token || !strings.HasPrefix(held, "ghp_") || len(held) != len(token) ||
+		p["GITHUB_HOST"] != "github.com" {
 		t.Errorf("got %q, %q", held, p["GITHUB_HOST"])
 	}
-	want := []secret.Credential{{Secret: "github", Key: "GITHUB_TOKEN", Placeholder: held, Value: token, Binding: *github}}
+	want := []secret.Credential{{Secret: "github", Key: "GITHUB_TOKEN", Placeholder: held, Value: token,
+		Binding: *github}}
 	if diff := cmp.Diff(want, credentials(t, v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -76,14 +78,16 @@ func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
 	}
 	github.Elsewhere = binding.End
 	setBound(t, v, nil, secret.Merge, github)
-	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Binding.Elsewhere != binding.End {
+	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held ||
+		got[0].Binding.Elsewhere != binding.End {
 		t.Errorf("after a new binding: got %+v", got)
 	}
 	setBound(t, v, secret.Pairs{"GITHUB_TOKEN": token}, secret.Replace, nil)
 	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Value != token {
 		t.Errorf("after a replacement: got %+v", got)
 	}
-	if made := setBound(t, v, nil, secret.Merge, &binding.Binding{}); made.Binding != nil || len(credentials(t, v)) > 0 {
+	if made := setBound(t, v, nil, secret.Merge, &binding.Binding{}); made.Binding != nil || len(credentials(t,
+		v)) > 0 {
 		t.Errorf("after the end of the binding: got %+v", made.Binding)
 	}
 	if err := v.Delete(t.Context(), account, "github"); err != nil || len(credentials(t, v)) > 0 {

@@ -99,8 +99,8 @@ func (v *Vault) ready(ctx context.Context) error {
 	return nil
 }
 
-// Set stores a secret, and returns its description. A secret that exists keeps its binding. Conflict if it exists and how
-// is Create, Exhausted if the account has too many.
+// Set stores a secret, and returns its description. A secret that exists keeps its binding. Conflict if it exists and
+// how is Create, Exhausted if the account has too many.
 func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How) (Secret, error) {
 	return v.SetBound(ctx, account, name, p, how, nil)
 }

@@ -141,7 +141,8 @@ func (c commands) secretList() *cobra.Command {
 	}, []string{"NAME", "KEYS", "FROM", "HOSTS", "CHANGED", "USED"},
 		func(ctx context.Context, server *client.Client) ([]api.Secret, error) { return server.Secrets(ctx) },
 		func(s api.Secret) (string, []string) {
-			return s.Name, []string{s.Name, cli.Joined(s.Keys), s.Origin, hosts(s.Binding), cli.Ago(s.Updated), cli.Ago(s.LastUsed)}
+			return s.Name, []string{s.Name, cli.Joined(s.Keys), s.Origin, hosts(s.Binding), cli.Ago(s.Updated),
+				cli.Ago(s.LastUsed)}
 		})
 }
 

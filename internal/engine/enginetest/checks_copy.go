@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: C1, A11
@@ -43,33 +44,33 @@ func tree() []tar.Header {
 	deep := strings.Repeat("d/", 120)
 	var parents []tar.Header
 	for i := 2; i <= len(deep); i += 2 {
-		parents = append(parents, directory(strings.TrimSuffix(deep[:i], "/"), 0o755))
+		parents = append(parents, probe.Directory(strings.TrimSuffix(deep[:i], "/"), 0o755))
 	}
 	return append([]tar.Header{
-		directory("empty", 0o700),
-		directory("sub", 0o755),
-		file("sub/script", "#!/bin/sh\n", 0o755),
-		file("sub/secret", "s", 0o600),
-		file("sub/read only", "r", 0o444),
-		file("sub/setuid", "u", 0o4755),
-		file("sub/nothing", "", 0o644),
-		file("sub/näïve 火 🌾.txt", "utf-8", 0o644),
-		file("sub/two\nlines", "newline", 0o644),
-		file("sub/-rf *", "dashes", 0o644),
-		file("sub/"+strings.Repeat("n", 250), "long name", 0o644),
-		file("sub/binary", "\x00\xff\x00"+strings.Repeat("z", 70000), 0o644),
-		link("sub/relative", "script"),
-		link("sub/absolute", "/etc/passwd"),
-		link("sub/dangling", "not there"),
-		link("sub/up", "../empty"),
-	}, append(parents, file(deep+"bottom", "deep", 0o640))...)
+		probe.Directory("empty", 0o700),
+		probe.Directory("sub", 0o755),
+		probe.File("sub/script", "#!/bin/sh\n", 0o755),
+		probe.File("sub/secret", "s", 0o600),
+		probe.File("sub/read only", "r", 0o444),
+		probe.File("sub/setuid", "u", 0o4755),
+		probe.File("sub/nothing", "", 0o644),
+		probe.File("sub/näïve 火 🌾.txt", "utf-8", 0o644),
+		probe.File("sub/two\nlines", "newline", 0o644),
+		probe.File("sub/-rf *", "dashes", 0o644),
+		probe.File("sub/"+strings.Repeat("n", 250), "long name", 0o644),
+		probe.File("sub/binary", "\x00\xff\x00"+strings.Repeat("z", 70000), 0o644),
+		probe.Link("sub/relative", "script"),
+		probe.Link("sub/absolute", "/etc/passwd"),
+		probe.Link("sub/dangling", "not there"),
+		probe.Link("sub/up", "../empty"),
+	}, append(parents, probe.File(deep+"bottom", "deep", 0o640))...)
 }
 
 func checkRoundTrip(t *testing.T, s *suite) {
-	dir := "/checks/" + newID() + "/made by the copy"
+	dir := "/checks/" + probe.NewID() + "/made by the copy"
 	want := tree()
-	put(t, s.shared, dir, want...)
-	got := get(t, s.shared, dir)
+	probe.Put(t, s.shared, dir, want...)
+	got := probe.Get(t, s.shared, dir)
 	for _, hdr := range want {
 		name := strings.TrimSuffix(hdr.Name, "/")
 		e, found := got[name]
@@ -81,10 +82,10 @@ func checkRoundTrip(t *testing.T, s *suite) {
 			t.Errorf("%.60q came back as type %q to %q", name, e.Typeflag, e.Linkname)
 		case hdr.Typeflag != tar.TypeSymlink && e.Mode&0o7777 != hdr.Mode:
 			t.Errorf("%.60q has the mode %o, want %o", name, e.Mode&0o7777, hdr.Mode)
-		case e.ModTime.Unix() != someTime.Unix():
-			t.Errorf("%.60q has the time %v, want %v", name, e.ModTime, someTime)
-		case hdr.Typeflag == tar.TypeReg && e.content != hdr.PAXRecords["HARVEST.content"]:
-			t.Errorf("%.60q has %d bytes, want %d", name, len(e.content), len(hdr.PAXRecords["HARVEST.content"]))
+		case e.ModTime.Unix() != probe.SomeTime.Unix():
+			t.Errorf("%.60q has the time %v, want %v", name, e.ModTime, probe.SomeTime)
+		case hdr.Typeflag == tar.TypeReg && e.Content != hdr.PAXRecords["HARVEST.content"]:
+			t.Errorf("%.60q has %d bytes, want %d", name, len(e.Content), len(hdr.PAXRecords["HARVEST.content"]))
 		}
 	}
 	for name := range got {
@@ -93,23 +94,23 @@ func checkRoundTrip(t *testing.T, s *suite) {
 }
 
 func checkCopySeen(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, tree()...)
-	got := script(t, s.shared, dir,
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, tree()...)
+	got := probe.Script(t, s.shared, dir,
 		`cat sub/relative sub/secret "sub/näïve 火 🌾.txt"; stat -c ' %a %Y' sub/script; stat -c %a sub/secret empty; `+
 			`readlink sub/dangling; ls empty; cat `+strings.Repeat("d/", 120)+"bottom")
-	if want := fmt.Sprintf("#!/bin/sh\nsutf-8 755 %d\n600\n700\nnot there\ndeep", someTime.Unix()); got != want {
+	if want := fmt.Sprintf("#!/bin/sh\nsutf-8 755 %d\n600\n700\nnot there\ndeep", probe.SomeTime.Unix()); got != want {
 		t.Errorf("inside it is %q, want %q", got, want)
 	}
-	script(t, s.shared, dir,
+	probe.Script(t, s.shared, dir,
 		`mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file `+
 			`made/link; rm sub/secret; ln made/file made/hard`)
-	out := get(t, s.shared, dir)
+	out := probe.Get(t, s.shared, dir)
 	f, l := out["made/file"], out["made/link"]
 	if f.Typeflag == tar.TypeLink { // either name may be the file
 		f = out["made/hard"]
 	}
-	if f.content != "new" || f.Mode&0o7777 != 0o640 || f.ModTime.Unix() != 1600000000 || l.Linkname != "file" {
+	if f.Content != "new" || f.Mode&0o7777 != 0o640 || f.ModTime.Unix() != 1600000000 || l.Linkname != "file" {
 		t.Errorf("made inside, and come out as %+v and %+v", f, l)
 	}
 	if _, found := out["sub/secret"]; found {
@@ -118,69 +119,69 @@ func checkCopySeen(t *testing.T, s *suite) {
 }
 
 func checkCopyFile(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, tree()...)
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, tree()...)
 	for _, name := range []string{"sub/näïve 火 🌾.txt", "sub/dangling", "sub/setuid"} {
-		got := get(t, s.shared, path.Join(dir, name))
+		got := probe.Get(t, s.shared, path.Join(dir, name))
 		if _, found := got[path.Base(name)]; len(got) != 1 || !found {
 			t.Errorf("%q came out as %v", name, got)
 		}
 	}
-	if got := get(t, s.shared, dir+"/empty"); len(got) != 0 {
+	if got := probe.Get(t, s.shared, dir+"/empty"); len(got) != 0 {
 		t.Errorf("an empty directory came out as %v", got)
 	}
-	if got := get(t, s.shared, dir+"/sub"); got["script"].content != "#!/bin/sh\n" {
+	if got := probe.Get(t, s.shared, dir+"/sub"); got["script"].Content != "#!/bin/sh\n" {
 		t.Errorf("names are not relative to the directory: %v", got)
 	}
 }
 
 func checkCopyOver(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, directory("sub", 0o755), file("sub/a", "old a, which is longer", 0o644),
-		file("sub/b", "old b", 0o644))
-	put(t, s.shared, dir, directory("sub", 0o700), file("sub/a", "new a", 0o600))
-	got := get(t, s.shared, dir)
-	if got["sub/a"].content != "new a" || got["sub/b"].content != "old b" || got["sub"].Mode&0o777 != 0o700 ||
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.Directory("sub", 0o755), probe.File("sub/a", "old a, which is longer", 0o644),
+		probe.File("sub/b", "old b", 0o644))
+	probe.Put(t, s.shared, dir, probe.Directory("sub", 0o700), probe.File("sub/a", "new a", 0o600))
+	got := probe.Get(t, s.shared, dir)
+	if got["sub/a"].Content != "new a" || got["sub/b"].Content != "old b" || got["sub"].Mode&0o777 != 0o700 ||
 		got["sub/a"].Mode&0o777 != 0o600 {
 		t.Errorf("it is %+v", got)
 	}
-	put(t, s.shared, dir+"/sub", file("c", "c", 0o644))
-	if got := get(t, s.shared, dir); got["sub/c"].content != "c" || got["sub/b"].content != "old b" {
+	probe.Put(t, s.shared, dir+"/sub", probe.File("c", "c", 0o644))
+	if got := probe.Get(t, s.shared, dir); got["sub/c"].Content != "c" || got["sub/b"].Content != "old b" {
 		t.Errorf("it is %+v", got)
 	}
 }
 
 func checkCopyMissing(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("file", "x", 0o644))
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.File("file", "x", 0o644))
 	for _, name := range []string{dir + "/missing", "/no/such/thing", dir + "/missing/below"} {
-		r, err := s.shared.CopyOut(patient(t), name)
+		r, err := s.shared.CopyOut(probe.Patient(t), name)
 		if err == nil {
 			r.Close()
 		}
-		wantKind(t, name, err, errors.NotFound)
+		probe.WantKind(t, name, err, errors.NotFound)
 	}
-	err := s.shared.CopyIn(patient(t), dir+"/file", archive(t, file("x", "x", 0o644)))
-	wantKind(t, "copy into a file", err, errors.Invalid)
+	err := s.shared.CopyIn(probe.Patient(t), dir+"/file", probe.Archive(t, probe.File("x", "x", 0o644)))
+	probe.WantKind(t, "copy into a file", err, errors.Invalid)
 }
 
 func checkCopyDamaged(t *testing.T, s *suite) {
-	whole := archive(t, file("a", strings.Repeat("a", 3000), 0o644),
-		file("b", strings.Repeat("b", 3000), 0o644)).Bytes()
+	whole := probe.Archive(t, probe.File("a", strings.Repeat("a", 3000), 0o644),
+		probe.File("b", strings.Repeat("b", 3000), 0o644)).Bytes()
 	for name, data := range map[string][]byte{
 		"no archive":         bytes.Repeat([]byte("this is text\n"), 1000),
 		"cut within a file":  whole[:2000],
 		"cut within headers": whole[:600],
 	} {
-		err := s.shared.CopyIn(patient(t), newDir(t, s.shared), bytes.NewReader(data))
-		wantKind(t, name, err, errors.Invalid)
+		err := s.shared.CopyIn(probe.Patient(t), probe.NewDir(t, s.shared), bytes.NewReader(data))
+		probe.WantKind(t, name, err, errors.Invalid)
 	}
 }
 
 func checkCopyGivenUp(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	script(t, s.shared, dir, `head -c 20000000 /dev/zero >big`)
-	r, err := s.shared.CopyOut(patient(t), dir)
+	dir := probe.NewDir(t, s.shared)
+	probe.Script(t, s.shared, dir, `head -c 20000000 /dev/zero >big`)
+	r, err := s.shared.CopyOut(probe.Patient(t), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,10 +191,11 @@ func checkCopyGivenUp(t *testing.T, s *suite) {
 	if err := r.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	wantKind(t, "CopyIn with a canceled context", s.shared.CopyIn(canceled(t), dir, archive(t)), errors.Canceled)
+	probe.WantKind(t, "CopyIn with a canceled context", s.shared.CopyIn(canceled(t), dir, probe.Archive(t)),
+		errors.Canceled)
 	_, err = s.shared.CopyOut(canceled(t), dir)
-	wantKind(t, "CopyOut with a canceled context", err, errors.Canceled)
-	start(t, s.shared, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	probe.WantKind(t, "CopyOut with a canceled context", err, errors.Canceled)
+	probe.Start(t, s.shared, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
 }
 
 // pattern is an infinite stream in which no two pages are equal: each is a number and random bytes. It is
@@ -230,8 +232,9 @@ func (p *pattern) Read(b []byte) (n int, err error) {
 func large(size int64) io.Reader {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "large", Mode: 0o644, Size: size, ModTime: someTime,
-		Format: tar.FormatPAX})
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "large", Mode: 0o644, Size: size,
+		ModTime: probe.SomeTime,
+		Format:  tar.FormatPAX})
 	if err != nil {
 		panic(err) // a header of constants
 	}
@@ -240,18 +243,18 @@ func large(size int64) io.Reader {
 }
 
 func checkCopyLarge(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+	dir := probe.NewDir(t, s.shared)
 	before, most := heap(), uint64(0)
 	begin := time.Now()
 	// The copy uses the whole disk, besides other checks.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*probe.Patience)
 	defer cancel()
 	if err := s.shared.CopyIn(ctx, dir, large(s.CopySize)); err != nil {
 		t.Fatalf("CopyIn: %v", err)
 	}
 	in := time.Since(begin)
 	most = max(most, heap())
-	if got := strings.TrimSpace(script(t, s.shared, dir, "stat -c %s large")); got != fmt.Sprint(s.CopySize) {
+	if got := strings.TrimSpace(probe.Script(t, s.shared, dir, "stat -c %s large")); got != fmt.Sprint(s.CopySize) {
 		t.Errorf("inside it has %s bytes, want %d", got, s.CopySize)
 	}
 	begin = time.Now()
@@ -283,52 +286,53 @@ func checkCopyLarge(t *testing.T, s *suite) {
 	if most > before+64<<20 {
 		t.Errorf("memory grew from %d to %d MiB", before>>20, most>>20)
 	}
-	script(t, s.shared, dir, "rm large")
+	probe.Script(t, s.shared, dir, "rm large")
 }
 
 func checkCopyMany(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+	dir := probe.NewDir(t, s.shared)
 	var entries []tar.Header
 	for i := range 2000 {
 		if i%100 == 0 {
-			entries = append(entries, directory(fmt.Sprintf("d%d", i/100), 0o755))
+			entries = append(entries, probe.Directory(fmt.Sprintf("d%d", i/100), 0o755))
 		}
-		entries = append(entries, file(fmt.Sprintf("d%d/f%d", i/100, i), fmt.Sprint(i), 0o644))
+		entries = append(entries, probe.File(fmt.Sprintf("d%d/f%d", i/100, i), fmt.Sprint(i), 0o644))
 	}
-	put(t, s.shared, dir, entries...)
-	got := get(t, s.shared, dir)
-	if len(got) != 2020 || got["d19/f1999"].content != "1999" || got["d0/f0"].content != "0" {
+	probe.Put(t, s.shared, dir, entries...)
+	got := probe.Get(t, s.shared, dir)
+	if len(got) != 2020 || got["d19/f1999"].Content != "1999" || got["d0/f0"].Content != "0" {
 		t.Errorf("%d entries came out, want 2020", len(got))
 	}
 }
 
 func checkEscapes(t *testing.T, s *suite) {
 	hard := func(name, target string) tar.Header {
-		return tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o644, ModTime: someTime}
+		return tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o644, ModTime: probe.SomeTime}
 	}
 	for name, entries := range map[string][]tar.Header{
-		"dots":                {file("../escaped", "x", 0o644)},
-		"dots within":         {file("a/../../escaped", "x", 0o644)},
-		"a directory of dots": {directory("..", 0o777)},
-		"a link of dots":      {link("../escaped", "x")},
-		"through a link":      {link("l", ".."), file("l/escaped", "x", 0o644)},
-		"through two links": {directory("a", 0o755), link("a/b", ".."), link("c", "a/b/.."),
-			file("c/escaped", "x", 0o644)},
-		"through absolute link": {link("l", "/checks"), file("l/escaped", "x", 0o644)},
-		"a directory in a link": {link("l", ".."), directory("l/escaped", 0o755)},
-		"a hard link of dots":   {hard("h", "../outside"), file("h", "overwritten", 0o644)},
-		"a hard link out of it": {link("l", ".."), hard("h", "l/outside")},
+		"dots":                {probe.File("../escaped", "x", 0o644)},
+		"dots within":         {probe.File("a/../../escaped", "x", 0o644)},
+		"a directory of dots": {probe.Directory("..", 0o777)},
+		"a link of dots":      {probe.Link("../escaped", "x")},
+		"through a link":      {probe.Link("l", ".."), probe.File("l/escaped", "x", 0o644)},
+		"through two links": {probe.Directory("a", 0o755), probe.Link("a/b", ".."), probe.Link("c", "a/b/.."),
+			probe.File("c/escaped", "x", 0o644)},
+		"through absolute link": {probe.Link("l", "/checks"), probe.File("l/escaped", "x", 0o644)},
+		"a directory in a link": {probe.Link("l", ".."), probe.Directory("l/escaped", 0o755)},
+		"a hard link of dots":   {hard("h", "../outside"), probe.File("h", "overwritten", 0o644)},
+		"a hard link out of it": {probe.Link("l", ".."), hard("h", "l/outside")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			outer := newDir(t, s.shared)
-			put(t, s.shared, outer, file("outside", "untouched", 0o644), directory("dir", 0o755))
-			entries := append([]tar.Header{file("before", "kept", 0o644)}, entries...)
-			wantKind(t, "CopyIn", s.shared.CopyIn(patient(t), outer+"/dir", archive(t, entries...)), errors.Invalid)
-			got := get(t, s.shared, outer)
-			if got["dir/before"].content != "kept" {
+			outer := probe.NewDir(t, s.shared)
+			probe.Put(t, s.shared, outer, probe.File("outside", "untouched", 0o644), probe.Directory("dir", 0o755))
+			entries := append([]tar.Header{probe.File("before", "kept", 0o644)}, entries...)
+			probe.WantKind(t, "CopyIn", s.shared.CopyIn(probe.Patient(t), outer+"/dir", probe.Archive(t, entries...)),
+				errors.Invalid)
+			got := probe.Get(t, s.shared, outer)
+			if got["dir/before"].Content != "kept" {
 				t.Error("what came before the entry is not there")
 			}
-			if got["outside"].content != "untouched" {
+			if got["outside"].Content != "untouched" {
 				t.Error("a file outside was changed")
 			}
 			for name := range got {
@@ -339,26 +343,27 @@ func checkEscapes(t *testing.T, s *suite) {
 		})
 	}
 	// Absolute names may be refused or treated as relative, but nothing may be written to them.
-	outer := newDir(t, s.shared)
-	err := s.shared.CopyIn(patient(t), outer+"/dir", archive(t, file(outer+"/escaped", "x", 0o644)))
+	outer := probe.NewDir(t, s.shared)
+	err := s.shared.CopyIn(probe.Patient(t), outer+"/dir", probe.Archive(t, probe.File(outer+"/escaped", "x", 0o644)))
 	if err != nil {
-		wantKind(t, "an absolute name", err, errors.Invalid)
+		probe.WantKind(t, "an absolute name", err, errors.Invalid)
 	}
-	if _, found := get(t, s.shared, outer)["escaped"]; found {
+	if _, found := probe.Get(t, s.shared, outer)["escaped"]; found {
 		t.Error("an absolute name was written to")
 	}
 }
 
 func checkHarmlessLinks(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, directory("real", 0o755), link("alias", "real"), link("far", "/etc"), link("up", "../.."),
-		file("alias/file", "x", 0o644))
-	got := get(t, s.shared, dir)
-	if got["real/file"].content != "x" || got["far"].Linkname != "/etc" || got["up"].Linkname != "../.." {
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.Directory("real", 0o755), probe.Link("alias", "real"), probe.Link("far", "/etc"),
+		probe.Link("up", "../.."),
+		probe.File("alias/file", "x", 0o644))
+	got := probe.Get(t, s.shared, dir)
+	if got["real/file"].Content != "x" || got["far"].Linkname != "/etc" || got["up"].Linkname != "../.." {
 		t.Errorf("it is %v", got)
 	}
-	put(t, s.shared, dir, file("far", "now a file", 0o644)) // replaces the link and does not follow it
-	if got := get(t, s.shared, dir); got["far"].content != "now a file" {
+	probe.Put(t, s.shared, dir, probe.File("far", "now a file", 0o644)) // replaces the link and does not follow it
+	if got := probe.Get(t, s.shared, dir); got["far"].Content != "now a file" {
 		t.Errorf("it is %v", got)
 	}
 }

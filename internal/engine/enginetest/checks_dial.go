@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A6
@@ -51,7 +52,7 @@ while True:
 // say connects to a port inside, sends text and returns the answer.
 func say(t *testing.T, sb engine.Sandbox, port int, text []byte) []byte {
 	t.Helper()
-	c, err := sb.(engine.Dialer).Dial(patient(t), port)
+	c, err := sb.(engine.Dialer).Dial(probe.Patient(t), port)
 	if err != nil {
 		t.Errorf("Dial %d: %v", port, err)
 		return nil
@@ -73,11 +74,11 @@ func checkDial(t *testing.T, s *suite) {
 		sb := s.create(t, engine.Spec{Network: n})
 		addrs := []string{"127.0.0.1", "::1", "0.0.0.0", "::"}
 		if n.Mode != engine.NetworkNone {
-			addrs = append(addrs, strings.Fields(output(t, sb, sh("hostname -I")))...)
+			addrs = append(addrs, strings.Fields(probe.Output(t, sb, probe.Sh("hostname -I")))...)
 		}
 		for i, addr := range addrs {
 			port := 7100 + i
-			start(t, sb, greeter(addr, port)).stdout.Until(t, "listening")
+			probe.Start(t, sb, greeter(addr, port)).Stdout.Until(t, "listening")
 			if got := say(t, sb, port, []byte("text")); string(got) != "hello\ntext" {
 				t.Errorf("mode %s, on %s: %q", n.Mode, addr, got)
 			}
@@ -87,26 +88,27 @@ func checkDial(t *testing.T, s *suite) {
 
 func checkDialNobody(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	_, err := sb.(engine.Dialer).Dial(patient(t), 7200)
-	wantKind(t, "a port without a listener", err, errors.Unavailable)
+	_, err := sb.(engine.Dialer).Dial(probe.Patient(t), 7200)
+	probe.WantKind(t, "a port without a listener", err, errors.Unavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := sb.(engine.Dialer).Dial(ctx, 7200); err == nil {
 		t.Error("Dial after the end of ctx worked")
 	}
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = sb.(engine.Dialer).Dial(patient(t), 7200)
-	wantKind(t, "a sandbox that has ended", err, errors.Conflict)
-	wantKind(t, "its network", sb.(engine.Networker).SetNetwork(patient(t), engine.Network{Mode: engine.NetworkNone}),
+	_, err = sb.(engine.Dialer).Dial(probe.Patient(t), 7200)
+	probe.WantKind(t, "a sandbox that has ended", err, errors.Conflict)
+	probe.WantKind(t, "its network", sb.(engine.Networker).SetNetwork(probe.Patient(t),
+		engine.Network{Mode: engine.NetworkNone}),
 		errors.Conflict)
-	_, err = sb.(engine.Networker).Denials(patient(t), 0)
-	wantKind(t, "its denials", err, errors.Conflict)
+	_, err = sb.(engine.Networker).Denials(probe.Patient(t), 0)
+	probe.WantKind(t, "its denials", err, errors.Conflict)
 }
 
 func checkHalfClose(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7300)).stdout.Until(t, "listening")
+	probe.Start(t, s.shared, greeter("127.0.0.1", 7300)).Stdout.Until(t, "listening")
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	if got := say(t, s.shared, 7300, text); !bytes.Equal(got, append([]byte("hello\n"), text...)) {
 		t.Errorf("%d bytes came back of %d", len(got), len(text))
@@ -114,7 +116,7 @@ func checkHalfClose(t *testing.T, s *suite) {
 }
 
 func checkManyDials(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7400)).stdout.Until(t, "listening")
+	probe.Start(t, s.shared, greeter("127.0.0.1", 7400)).Stdout.Until(t, "listening")
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
@@ -130,12 +132,12 @@ func checkManyDials(t *testing.T, s *suite) {
 func checkDialKilled(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	for range 2 {
-		start(t, sb, greeter("127.0.0.1", 7500)).stdout.Until(t, "listening")
+		probe.Start(t, sb, greeter("127.0.0.1", 7500)).Stdout.Until(t, "listening")
 		if got := say(t, sb, 7500, []byte("text")); string(got) != "hello\ntext" {
 			t.Errorf("%q", got)
 		}
-		cmd := start(t, sb, sh("kill -9 -1"))
-		if _, err := cmd.Wait(patient(t)); err != nil {
+		cmd := probe.Start(t, sb, probe.Sh("kill -9 -1"))
+		if _, err := cmd.Wait(probe.Patient(t)); err != nil {
 			t.Fatal(err)
 		}
 	}

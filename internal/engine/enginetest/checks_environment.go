@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A4, 1.8, 1.9
@@ -46,23 +47,23 @@ var environmentChecks = []check{
 }
 
 func checkOwn(t *testing.T, s *suite) {
-	pwd := sh("pwd")
+	pwd := probe.Sh("pwd")
 	pwd.Dir = "/"
 	cmd := engine.Command{Args: []string{engine.OwnEcho, "a b", "", "ü"}, Own: true, Dir: "/"}
-	want := output(t, s.shared, pwd) + "a b\n\nü\n"
-	if got := output(t, s.shared, cmd); !strings.HasSuffix(got, "\n"+want) {
+	want := probe.Output(t, s.shared, pwd) + "a b\n\nü\n"
+	if got := probe.Output(t, s.shared, cmd); !strings.HasSuffix(got, "\n"+want) {
 		t.Errorf("%q, want …%q", got, want)
 	}
 	if s.engine.Capabilities().Users {
 		cmd.User = "1234:1234"
-		if got, want := output(t, s.shared, cmd), "1234\n"+want; got != want {
+		if got, want := probe.Output(t, s.shared, cmd), "1234\n"+want; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
 
 func checkPrecedence(t *testing.T, s *suite) {
-	img, err := s.engine.Images().Find(patient(t), s.image)
+	img, err := s.engine.Images().Find(probe.Patient(t), s.image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,26 +71,26 @@ func checkPrecedence(t *testing.T, s *suite) {
 	print := engine.Command{Args: []string{"sh", "-c", `printf '%s|%s|%s' "$PATH" "$ONE" "$TWO"`}}
 	old, has := img.Config.Env[name]
 	if !has { // then the engine sets its own
-		old = output(t, s.shared, sh(`printf %s "$PATH"`))
+		old = probe.Output(t, s.shared, probe.Sh(`printf %s "$PATH"`))
 	}
-	if got, want := output(t, s.shared, print), old+"||"; got != want {
+	if got, want := probe.Output(t, s.shared, print), old+"||"; got != want {
 		t.Errorf("the image's: %q, want %q", got, want)
 	}
 	sb := s.create(t, engine.Spec{Env: map[string]string{name: old + ":/sandbox", "ONE": "sandbox", "TWO": "sandbox"}})
-	if got, want := output(t, sb, print), old+":/sandbox|sandbox|sandbox"; got != want {
+	if got, want := probe.Output(t, sb, print), old+":/sandbox|sandbox|sandbox"; got != want {
 		t.Errorf("the sandbox's: %q, want %q", got, want)
 	}
 	print.Env = map[string]string{name: old + ":/command", "TWO": ""}
-	if got, want := output(t, sb, print), old+":/command|sandbox|"; got != want {
+	if got, want := probe.Output(t, sb, print), old+":/command|sandbox|"; got != want {
 		t.Errorf("the command's: %q, want %q", got, want)
 	}
 }
 
 func checkValues(t *testing.T, s *suite) {
 	for _, value := range []string{"", "two words", "a\nb\n", "näïve 火 🌾", "x=y=z", `"'$HOME\`, "\x01\xff", " "} {
-		cmd := sh(`printf '%s.' "$VALUE"`)
+		cmd := probe.Sh(`printf '%s.' "$VALUE"`)
 		cmd.Env = map[string]string{"VALUE": value}
-		if got := output(t, s.shared, cmd); got != value+"." {
+		if got := probe.Output(t, s.shared, cmd); got != value+"." {
 			t.Errorf("%q arrived as %q", value, got)
 		}
 	}
@@ -97,7 +98,8 @@ func checkValues(t *testing.T, s *suite) {
 
 func checkLargeValues(t *testing.T, s *suite) {
 	large := strings.Repeat("0123456789", 10_000)
-	got := output(t, s.shared, engine.Command{Args: []string{"sh", "-c", `printf '%s%s' "$1" "$LARGE"`, "sh", large},
+	got := probe.Output(t, s.shared, engine.Command{Args: []string{"sh", "-c", `printf '%s%s' "$1" "$LARGE"`, "sh",
+		large},
 		Env: map[string]string{"LARGE": large}})
 	if got != large+large {
 		t.Errorf("%d bytes came back, want %d", len(got), 2*len(large))
@@ -109,12 +111,12 @@ func checkLargeValues(t *testing.T, s *suite) {
 	} {
 		out := new(testenv.Output)
 		cmd.Stdout = out
-		p, err := s.shared.Start(patient(t), cmd)
+		p, err := s.shared.Start(probe.Patient(t), cmd)
 		if err != nil {
-			wantKind(t, "a huge "+name, err, errors.Invalid)
+			probe.WantKind(t, "a huge "+name, err, errors.Invalid)
 			continue
 		}
-		if exit, err := p.Wait(patient(t)); err != nil || exit.Code != 0 || out.String() != huge {
+		if exit, err := p.Wait(probe.Patient(t)); err != nil || exit.Code != 0 || out.String() != huge {
 			t.Errorf("a huge %s: %+v, %v, %d bytes", name, exit, err, len(out.String()))
 		}
 	}
@@ -136,31 +138,31 @@ func checkMalformed(t *testing.T, s *suite) {
 		"a program too long":   {Args: []string{"/" + strings.Repeat("x", 5000)}},
 		"a directory too long": {Args: sh, Dir: "/" + strings.Repeat("x", 5000)},
 	} {
-		_, err := s.shared.Start(patient(t), cmd)
-		wantKind(t, name, err, errors.Invalid)
+		_, err := s.shared.Start(probe.Patient(t), cmd)
+		probe.WantKind(t, name, err, errors.Invalid)
 	}
 }
 
 func checkArguments(t *testing.T, s *suite) {
 	args := []string{"", "two words", "a\nb", "*", "$HOME", `\`, "--", "火", "\xff"}
 	cmd := engine.Command{Args: append([]string{"sh", "-c", `for a; do printf '%s\0' "$a"; done`, "sh"}, args...)}
-	if got, want := output(t, s.shared, cmd), strings.Join(args, "\x00")+"\x00"; got != want {
+	if got, want := probe.Output(t, s.shared, cmd), strings.Join(args, "\x00")+"\x00"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func checkNoProgram(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755),
-		link("dangling", "nowhere"),
-		file("no format", "echo ran\n", 0o755), file("no interpreter", "#!/no/such/program\n", 0o755))
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.File("plain", "#!/bin/sh\necho ran\n", 0o644), probe.Directory("sub", 0o755),
+		probe.Link("dangling", "nowhere"),
+		probe.File("no format", "echo ran\n", 0o755), probe.File("no interpreter", "#!/no/such/program\n", 0o755))
 	for name, code := range map[string]int{
 		"./no format": 126, "./plain": 126, "./sub": 126, "/": 126,
 		"./no interpreter": 127, "no-such-program": 127, "/no/such/program": 127, "./missing": 127, "./dangling": 127,
 		"./plain/below": 127,
 	} {
-		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{name}, Dir: dir})
-		wantKind(t, name, err, errors.Invalid)
+		_, err := s.shared.Start(probe.Patient(t), engine.Command{Args: []string{name}, Dir: dir})
+		probe.WantKind(t, name, err, errors.Invalid)
 		if got := errors.ExitOf(err); got != code {
 			t.Errorf("%s: the exit code is %d, want %d (%v)", name, got, code, err)
 		}
@@ -168,11 +170,12 @@ func checkNoProgram(t *testing.T, s *suite) {
 }
 
 func checkScript(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("run me", "#!/bin/sh\necho \"ran $1\"\n", 0o755), link("linked", "run me"))
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.File("run me", "#!/bin/sh\necho \"ran $1\"\n", 0o755), probe.Link("linked",
+		"run me"))
 	for _, name := range []string{"./run me", "./linked"} {
 		cmd := engine.Command{Args: []string{name, "well"}, Dir: dir}
-		start(t, s.shared, cmd).expect(t, engine.Exit{}, "ran well\n")
+		probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, "ran well\n")
 	}
 }
 
@@ -180,16 +183,16 @@ func checkScript(t *testing.T, s *suite) {
 // from outside.
 func where(t *testing.T, sb engine.Sandbox, cmd engine.Command, dir string) {
 	t.Helper()
-	name := newID()
+	name := probe.NewID()
 	cmd.Args = []string{"touch", name}
-	output(t, sb, cmd)
-	if _, found := get(t, sb, path.Join(dir, name))[name]; !found {
+	probe.Output(t, sb, cmd)
+	if _, found := probe.Get(t, sb, path.Join(dir, name))[name]; !found {
 		t.Errorf("the command did not run in %s", dir)
 	}
 }
 
 func checkDir(t *testing.T, s *suite) {
-	img, err := s.engine.Images().Find(patient(t), s.image)
+	img, err := s.engine.Images().Find(probe.Patient(t), s.image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,8 +201,8 @@ func checkDir(t *testing.T, s *suite) {
 	}
 	where(t, s.shared, engine.Command{}, img.Config.Dir)
 	sb := s.create(t, engine.Spec{Dir: "/checks/default dir"})
-	put(t, sb, "/checks/default dir")
-	put(t, sb, "/checks/gegeben ü")
+	probe.Put(t, sb, "/checks/default dir")
+	probe.Put(t, sb, "/checks/gegeben ü")
 	where(t, sb, engine.Command{}, "/checks/default dir")
 	where(t, sb, engine.Command{Dir: "/checks/gegeben ü"}, "/checks/gegeben ü")
 	where(t, sb, engine.Command{Dir: "/checks/../checks/./gegeben ü/"}, "/checks/gegeben ü")
@@ -214,10 +217,10 @@ func checkLinkedDir(t *testing.T, s *suite) {
 		links["/checks/out"] = "../../../../../../checks/real ü"
 	}
 	sb := s.create(t, engine.Spec{Dir: "/checks/linked"})
-	put(t, sb, "/checks/real ü")
-	put(t, sb, "/checks/above")
+	probe.Put(t, sb, "/checks/real ü")
+	probe.Put(t, sb, "/checks/above")
 	for name, target := range links {
-		put(t, sb, "/checks", link(path.Base(name), target))
+		probe.Put(t, sb, "/checks", probe.Link(path.Base(name), target))
 	}
 	where(t, sb, engine.Command{}, "/checks/real ü")
 	for name := range links {
@@ -226,19 +229,20 @@ func checkLinkedDir(t *testing.T, s *suite) {
 }
 
 func checkNoDir(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("file", "x", 0o644), link("to file", "file"), link("dangling", "none"),
-		link("loop", "loop"))
+	dir := probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, dir, probe.File("file", "x", 0o644), probe.Link("to file", "file"), probe.Link("dangling",
+		"none"),
+		probe.Link("loop", "loop"))
 	for _, d := range []string{"/no/such/dir", dir + "/missing", dir + "/file", dir + "/to file", dir + "/dangling",
 		dir + "/loop"} {
-		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{"true"}, Dir: d})
-		wantKind(t, d, err, errors.Invalid)
+		_, err := s.shared.Start(probe.Patient(t), engine.Command{Args: []string{"true"}, Dir: d})
+		probe.WantKind(t, d, err, errors.Invalid)
 	}
 }
 
 func checkUsers(t *testing.T, s *suite) {
-	cmd := sh(`echo "$(id -u) $(id -g)"`)
-	nobody := strings.Fields(output(t, s.shared, sh(`echo "$(id -u nobody) $(id -g nobody)"`)))
+	cmd := probe.Sh(`echo "$(id -u) $(id -g)"`)
+	nobody := strings.Fields(probe.Output(t, s.shared, probe.Sh(`echo "$(id -u nobody) $(id -g nobody)"`)))
 	for user, want := range map[string]string{
 		"root":              "0 0",
 		"0":                 "0 0",
@@ -250,31 +254,31 @@ func checkUsers(t *testing.T, s *suite) {
 		"1234:" + nobody[1]: "1234 " + nobody[1],
 	} {
 		cmd.User = user
-		if got := strings.TrimSpace(output(t, s.shared, cmd)); got != want {
+		if got := strings.TrimSpace(probe.Output(t, s.shared, cmd)); got != want {
 			t.Errorf("as %q, uid and gid are %q, want %q", user, got, want)
 		}
 	}
-	cmd = sh("id -u")
+	cmd = probe.Sh("id -u")
 	cmd.User = "54321" // not in any password file
-	if got := output(t, s.shared, cmd); got != "54321\n" {
+	if got := probe.Output(t, s.shared, cmd); got != "54321\n" {
 		t.Errorf("as 54321, the uid is %q", got)
 	}
-	cmd = sh("echo $(cat secret 2>/dev/null || echo refused)")
-	cmd.User, cmd.Dir = "nobody", newDir(t, s.shared)
-	put(t, s.shared, cmd.Dir, file("secret", "seen", 0o600))
-	if got := output(t, s.shared, cmd); got != "refused\n" {
+	cmd = probe.Sh("echo $(cat secret 2>/dev/null || echo refused)")
+	cmd.User, cmd.Dir = "nobody", probe.NewDir(t, s.shared)
+	probe.Put(t, s.shared, cmd.Dir, probe.File("secret", "seen", 0o600))
+	if got := probe.Output(t, s.shared, cmd); got != "refused\n" {
 		t.Errorf("another user can read a file with mode 0600: %q", got)
 	}
 }
 
 func checkDefaultUser(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{User: "nobody"})
-	cmd := sh("id -un")
-	if got := output(t, sb, cmd); got != "nobody\n" {
+	cmd := probe.Sh("id -un")
+	if got := probe.Output(t, sb, cmd); got != "nobody\n" {
 		t.Errorf("the default user is %q", got)
 	}
 	cmd.User = "root"
-	if got := output(t, sb, cmd); got != "root\n" {
+	if got := probe.Output(t, sb, cmd); got != "root\n" {
 		t.Errorf("the command's user is %q", got)
 	}
 }
@@ -282,14 +286,14 @@ func checkDefaultUser(t *testing.T, s *suite) {
 func checkUnknownUser(t *testing.T, s *suite) {
 	for _, user := range []string{"no-such-user", "root:no-such-group", "-1", "99999999999", ":", "root:",
 		"nobody\x00", "a b"} {
-		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{"true"}, User: user})
-		wantKind(t, strconv.Quote(user), err, errors.Invalid)
+		_, err := s.shared.Start(probe.Patient(t), engine.Command{Args: []string{"true"}, User: user})
+		probe.WantKind(t, strconv.Quote(user), err, errors.Invalid)
 	}
 }
 
 func checkClock(t *testing.T, s *suite) {
 	before := time.Now()
-	seconds, err := strconv.ParseInt(strings.TrimSpace(output(t, s.shared, sh("date +%s"))), 10, 64)
+	seconds, err := strconv.ParseInt(strings.TrimSpace(probe.Output(t, s.shared, probe.Sh("date +%s"))), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,32 +304,33 @@ func checkClock(t *testing.T, s *suite) {
 }
 
 func checkHostname(t *testing.T, s *suite) {
-	cmd := sh("hostname; cat /proc/sys/kernel/hostname /etc/hostname; awk '$1 == \"127.0.1.1\" { print $2 }' /etc/hosts")
+	cmd := probe.Sh("hostname; cat /proc/sys/kernel/hostname /etc/hostname; " +
+		"awk '$1 == \"127.0.1.1\" { print $2 }' /etc/hosts")
 	id := s.shared.Handle().ID
-	if got, want := output(t, s.shared, cmd), strings.Repeat(engine.HostName(id)+"\n", 4); got != want {
+	if got, want := probe.Output(t, s.shared, cmd), strings.Repeat(engine.HostName(id)+"\n", 4); got != want {
 		t.Errorf("the host names are %q, want %q", got, want)
 	}
-	sb := s.create(t, engine.Spec{ID: "with_underscores_" + newID()})
+	sb := s.create(t, engine.Spec{ID: "with_underscores_" + probe.NewID()})
 	// The pattern is that of Java's URI class, whose host is null for a name with an underscore.
-	name := strings.TrimSpace(output(t, sb, sh("hostname")))
+	name := strings.TrimSpace(probe.Output(t, sb, probe.Sh("hostname")))
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(name) {
 		t.Errorf("the host name is %q", name)
 	}
-	if got := output(t, sb,
-		sh(`python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'`)); !strings.HasPrefix(got,
-		"127.") {
+	lookup := probe.Sh(`python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'`)
+	if got := probe.Output(t, sb, lookup); !strings.HasPrefix(got, "127.") {
 		t.Errorf("the host name has the address %q", got)
 	}
-	one, other := output(t, s.shared, sh("cat /etc/machine-id")), output(t, sb, sh("cat /etc/machine-id"))
+	one, other := probe.Output(t, s.shared, probe.Sh("cat /etc/machine-id")), probe.Output(t, sb,
+		probe.Sh("cat /etc/machine-id"))
 	if !regexp.MustCompile(`^[0-9a-f]{32}\n$`).MatchString(one) || one == other {
 		t.Errorf("/etc/machine-id is %q, and that of another sandbox %q", one, other)
 	}
 	sb = s.create(t, engine.Spec{Hostname: "a-host.example"})
-	if got := output(t, sb, cmd); got != strings.Repeat("a-host.example\n", 4) {
+	if got := probe.Output(t, sb, cmd); got != strings.Repeat("a-host.example\n", 4) {
 		t.Errorf("the host names are %q", got)
 	}
 	// ps is readable: the first process does not show the files that the engine made it write.
-	if got := output(t, sb, sh("grep -c a-host.example /proc/1/cmdline; true")); got != "0\n" {
+	if got := probe.Output(t, sb, probe.Sh("grep -c a-host.example /proc/1/cmdline; true")); got != "0\n" {
 		t.Error("the arguments of process 1 contain the host name")
 	}
 }

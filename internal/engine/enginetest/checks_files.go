@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A4, E10
@@ -28,14 +29,14 @@ func look(t *testing.T, sb engine.Sandbox, name string) tarfs.Entry {
 	}
 	var out bytes.Buffer
 	var e tarfs.Entry
-	err := filer.Files(patient(t), tarfs.Request{Op: tarfs.OpStat, Path: name}, &out)
+	err := filer.Files(probe.Patient(t), tarfs.Request{Op: tarfs.OpStat, Path: name}, &out)
 	if err = errors.Join(err, json.Unmarshal(out.Bytes(), &e)); err != nil {
 		t.Fatalf("stat %s: %v", name, err)
 	}
 	return e
 }
 
-func checkFileVersion(t *testing.T, s *suite) { fileVersions(t, s.shared, newDir(t, s.shared)) }
+func checkFileVersion(t *testing.T, s *suite) { fileVersions(t, s.shared, probe.NewDir(t, s.shared)) }
 
 func checkVolumeFileVersion(t *testing.T, s *suite) {
 	fileVersions(t, s.create(t, mounted(newVolume(t, s), "/mnt/data")), "/mnt/data")
@@ -47,7 +48,7 @@ func fileVersions(t *testing.T, sb engine.Sandbox, dir string) {
 	seen := map[string]string{}
 	change := func(what, run string) {
 		t.Helper()
-		script(t, sb, dir, run)
+		probe.Script(t, sb, dir, run)
 		e := look(t, sb, name)
 		if before, found := seen[e.Version]; found || e.Version == "" {
 			t.Errorf("%s: the version %q is that of: %s", what, e.Version, before)
@@ -60,9 +61,9 @@ func fileVersions(t *testing.T, sb engine.Sandbox, dir string) {
 	change("made", `printf one >file; touch -d @1600000000 file`)
 	change("written over", `printf two >file; touch -d @1600000000 file`)
 	change("replaced", `printf 333 >new; touch -d @1600000000 new; mv new file`)
-	put(t, sb, dir, file("file", "444", 0o644))
+	probe.Put(t, sb, dir, probe.File("file", "444", 0o644))
 	first := look(t, sb, name)
-	put(t, sb, dir, file("file", "555", 0o644))
+	probe.Put(t, sb, dir, probe.File("file", "555", 0o644))
 	if e := look(t, sb, name); e.Version == first.Version || e.Version == "" {
 		t.Errorf("copied over: the version stays %q", e.Version)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A4
@@ -41,12 +42,12 @@ func canceled(t *testing.T) context.Context {
 func checkInput(t *testing.T, s *suite) {
 	for _, text := range []string{"hello\n", "no newline at the end", "\x00\x04\xff\n", ""} {
 		cmd := engine.Command{Args: []string{"cat"}, Stdin: strings.NewReader(text)}
-		start(t, s.shared, cmd).expect(t, engine.Exit{}, text)
+		probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, text)
 	}
 }
 
 func checkNoInput(t *testing.T, s *suite) {
-	start(t, s.shared, sh(`wc -c; read line || echo end`)).expect(t, engine.Exit{}, "0\nend\n")
+	probe.Start(t, s.shared, probe.Sh(`wc -c; read line || echo end`)).Expect(t, engine.Exit{}, "0\nend\n")
 }
 
 func checkLargeInput(t *testing.T, s *suite) {
@@ -54,7 +55,7 @@ func checkLargeInput(t *testing.T, s *suite) {
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
 	sum := sha256.New()
 	cmd := engine.Command{Args: []string{"cat"}, Stdin: bytes.NewReader(data), Stdout: sum}
-	start(t, s.shared, cmd).expect(t, engine.Exit{}, "")
+	probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, "")
 	if want := sha256.Sum256(data); !bytes.Equal(sum.Sum(nil), want[:]) {
 		t.Error("the received data differ from the sent data")
 	}
@@ -63,12 +64,12 @@ func checkLargeInput(t *testing.T, s *suite) {
 func checkUnreadInput(t *testing.T, s *suite) {
 	for name, in := range map[string]io.Reader{
 		"8 MB": bytes.NewReader(make([]byte, 8<<20)), "an input without an end": endless{},
-		"an input that gives nothing": silent(t),
+		"an input that gives nothing": probe.Silent(t),
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := sh(`echo ran; exit 3`)
+			cmd := probe.Sh(`echo ran; exit 3`)
 			cmd.Stdin = in
-			start(t, s.shared, cmd).expect(t, engine.Exit{Code: 3}, "ran\n")
+			probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{Code: 3}, "ran\n")
 		})
 	}
 }
@@ -76,9 +77,9 @@ func checkUnreadInput(t *testing.T, s *suite) {
 // checkLostInput checks that a part of an input is not taken for all of it, if the input cannot be continued.
 func checkLostInput(t *testing.T, s *suite) {
 	in, w := io.Pipe()
-	cmd := sh(`rm -f /tmp/whole; cat >/tmp/part; touch /tmp/whole`)
+	cmd := probe.Sh(`rm -f /tmp/whole; cat >/tmp/part; touch /tmp/whole`)
 	cmd.Stdin, cmd.InputOnce = in, true
-	c := start(t, s.shared, cmd)
+	c := probe.Start(t, s.shared, cmd)
 	if _, err := io.WriteString(w, "a part"); err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +88,9 @@ func checkLostInput(t *testing.T, s *suite) {
 	if err != nil || !exit.InputLost || exit.Signal != "KILL" {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	start(t, s.shared, sh(`test -e /tmp/whole || echo incomplete`)).expect(t, engine.Exit{}, "incomplete\n")
+	probe.Start(t, s.shared, probe.Sh(`test -e /tmp/whole || echo incomplete`)).Expect(t, engine.Exit{}, "incomplete\n")
 	cmd = engine.Command{Args: []string{"cat"}, Stdin: strings.NewReader("all"), InputOnce: true}
-	start(t, s.shared, cmd).expect(t, engine.Exit{}, "all")
+	probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, "all")
 }
 
 type endless struct{}
@@ -98,15 +99,15 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 func checkInputPieces(t *testing.T, s *suite) {
 	r, w := io.Pipe()
-	cmd := sh(`while read line; do echo "got $line"; done; echo end`)
+	cmd := probe.Sh(`while read line; do echo "got $line"; done; echo end`)
 	cmd.Stdin = r
-	c := start(t, s.shared, cmd)
+	c := probe.Start(t, s.shared, cmd)
 	for _, piece := range []string{"one", "two", "three"} {
 		if _, err := io.WriteString(w, piece+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		c.stdout.Until(t, "got "+piece+"\n")
+		c.Stdout.Until(t, "got "+piece+"\n")
 	}
 	w.Close()
-	c.expect(t, engine.Exit{}, "got one\ngot two\ngot three\nend\n")
+	c.Expect(t, engine.Exit{}, "got one\ngot two\ngot three\nend\n")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 var intercepts = needs(func(c engine.Capabilities) bool { return c.Intercept }, "the engine announces no interception")
@@ -98,7 +99,7 @@ except OSError as e:
     print("failed")
 `)
 	cmd.Args = append(cmd.Args, to, fmt.Sprint(size))
-	return output(t, sb, cmd)
+	return probe.Output(t, sb, cmd)
 }
 
 // brokered returns the answer of takeOver to post.
@@ -153,7 +154,7 @@ func checkInterceptChange(t *testing.T, s *suite) {
 		t.Errorf("an intercepted server that the policy does not allow: got %q", got)
 	}
 	bad := intercepted(t, "a b")
-	wantKind(t, "an invalid server", sb.(engine.Networker).SetNetwork(patient(t), bad), errors.Invalid)
+	probe.WantKind(t, "an invalid server", sb.(engine.Networker).SetNetwork(probe.Patient(t), bad), errors.Invalid)
 }
 
 func checkInterceptRestart(t *testing.T, s *suite) {
@@ -179,15 +180,15 @@ func checkInterceptLate(t *testing.T, s *suite) {
 			t.Errorf("a call that was canceled: %v", err)
 		}
 	}
-	client := start(t, sb, python(fmt.Sprintf(`
+	client := probe.Start(t, sb, python(fmt.Sprintf(`
 import socket
 s = socket.create_connection(%q.rsplit(":", 1), timeout=60)
 s.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n")
 print("sent", flush=True)
 print(s.recv(100).decode(), flush=True)
 `, one, one)))
-	client.stdout.Until(t, "sent")
-	c, err := in.Intercepted(patient(t))
+	client.Stdout.Until(t, "sent")
+	c, err := in.Intercepted(probe.Patient(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,14 +200,14 @@ print(s.recv(100).decode(), flush=True)
 		t.Error(err)
 	}
 	_ = c.Close()
-	client.expect(t, engine.Exit{}, "sent\nanswer\n")
+	client.Expect(t, engine.Exit{}, "sent\nanswer\n")
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := in.Intercepted(patient(t))
+		_, err := in.Intercepted(probe.Patient(t))
 		waiting <- err
 	}()
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, "Intercepted of a sandbox that has ended", <-waiting, errors.Conflict)
+	probe.WantKind(t, "Intercepted of a sandbox that has ended", <-waiting, errors.Conflict)
 }

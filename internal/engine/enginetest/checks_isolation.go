@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A1, A11
@@ -25,19 +26,19 @@ var isolationChecks = []check{
 
 func checkOwnFiles(t *testing.T, s *suite) {
 	a, b := s.create(t, engine.Spec{}), s.create(t, engine.Spec{})
-	script(t, a, "/tmp", "echo secret >file-of-a; mkdir /tmp/dir-of-a 2>/dev/null; true")
+	probe.Script(t, a, "/tmp", "echo secret >file-of-a; mkdir /tmp/dir-of-a 2>/dev/null; true")
 	for _, sb := range []engine.Sandbox{b, s.create(t, engine.Spec{})} {
-		if got := script(t, sb, "/tmp", "ls -A | grep of-a; true"); got != "" {
+		if got := probe.Script(t, sb, "/tmp", "ls -A | grep of-a; true"); got != "" {
 			t.Errorf("another sandbox sees %q", got)
 		}
 	}
-	if got := script(t, a, "/tmp", "cat file-of-a"); got != "secret\n" {
+	if got := probe.Script(t, a, "/tmp", "cat file-of-a"); got != "secret\n" {
 		t.Errorf("the sandbox itself has %q", got)
 	}
 	if s.engine.Capabilities().Isolated {
 		return
 	}
-	script(t, a, "/tmp", "rmdir /tmp/dir-of-a 2>/dev/null; true")
+	probe.Script(t, a, "/tmp", "rmdir /tmp/dir-of-a 2>/dev/null; true")
 }
 
 func checkHostFiles(t *testing.T, s *suite) {
@@ -45,34 +46,34 @@ func checkHostFiles(t *testing.T, s *suite) {
 	if err := os.WriteFile(name, []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := sh(`for f in "$1" "$2"; do test -e "$f" && echo "sees $f"; done; test -e "/proc/1/root$1" && echo "sees ` +
-		`through init"; true`)
+	cmd := probe.Sh(`for f in "$1" "$2"; do test -e "$f" && echo "sees $f"; done; ` +
+		`test -e "/proc/1/root$1" && echo "sees through init"; true`)
 	cmd.Args = append(cmd.Args, "sh", name, s.dataDir)
-	if got := output(t, s.shared, cmd); got != "" {
+	if got := probe.Output(t, s.shared, cmd); got != "" {
 		t.Errorf("it %q", got)
 	}
 }
 
 func checkProcessesHidden(t *testing.T, s *suite) {
-	sleep := sleeper()
+	sleep := probe.Sleeper()
 	other := s.create(t, engine.Spec{})
-	start(t, other, sh(sleep))
-	aliveAtLeast(t, other, sleep, 1)
+	probe.Start(t, other, probe.Sh(sleep))
+	probe.AliveAtLeast(t, other, sleep, 1)
 	for _, token := range []string{sleep, os.Args[0]} {
-		if n := alive(t, s.shared, token); n != 0 {
+		if n := probe.Alive(t, s.shared, token); n != 0 {
 			t.Errorf("the sandbox sees %d foreign processes %q", n, token)
 		}
 	}
-	cmd := sh(`kill -0 "$1" 2>/dev/null && echo reached; true`)
+	cmd := probe.Sh(`kill -0 "$1" 2>/dev/null && echo reached; true`)
 	cmd.Args = append(cmd.Args, "sh", fmt.Sprint(os.Getppid()))
-	if got := output(t, s.shared, cmd); got != "" && os.Getppid() > 1000 {
+	if got := probe.Output(t, s.shared, cmd); got != "" && os.Getppid() > 1000 {
 		t.Error("a process of the host can be signalled")
 	}
 }
 
 func checkHostEnvironment(t *testing.T, s *suite) {
-	inside := output(t, s.shared, sh("env"))
-	img, err := s.engine.Images().Find(patient(t), s.image)
+	inside := probe.Output(t, s.shared, probe.Sh("env"))
+	img, err := s.engine.Images().Find(probe.Patient(t), s.image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,13 +120,13 @@ except OSError:
     pass
 `)
 	cmd.Args = append(cmd.Args, targets...)
-	if got := output(t, s.shared, cmd); got != "" {
+	if got := probe.Output(t, s.shared, cmd); got != "" {
 		t.Errorf("without a network: %s", got)
 	}
 }
 
 func checkLoopback(t *testing.T, s *suite) {
-	got := output(t, s.shared, python(`
+	got := probe.Output(t, s.shared, python(`
 import socket, threading
 server = socket.create_server(("127.0.0.1", 0))
 def serve():

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A3, A11
@@ -66,7 +67,7 @@ func checkCapabilities(t *testing.T, s *suite) {
 // wantNone fails t if List returns any sandbox.
 func wantNone(t *testing.T, s *suite, when string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), probe.Patience)
 	defer cancel()
 	if list, err := s.engine.List(ctx); err != nil || len(list) != 0 {
 		t.Errorf("%s, List has %+v, %v", when, list, err)
@@ -77,26 +78,26 @@ func checkList(t *testing.T, s *suite) {
 	s = s.separate(t)
 	wantNone(t, s, "at first")
 	a, b := s.create(t, engine.Spec{ID: "a"}), s.create(t, engine.Spec{ID: "b_-2"})
-	list, err := s.engine.List(patient(t))
+	list, err := s.engine.List(probe.Patient(t))
 	if err != nil || len(list) != 2 || !slices.Contains(list, a.Handle()) || !slices.Contains(list, b.Handle()) {
 		t.Errorf("List: %+v, %v; want %+v and %+v", list, err, a.Handle(), b.Handle())
 	}
 	for _, sb := range []engine.Sandbox{a, b} {
-		again, err := s.engine.Open(patient(t), sb.Handle())
+		again, err := s.engine.Open(probe.Patient(t), sb.Handle())
 		if err != nil || again.Handle() != sb.Handle() {
 			t.Fatalf("Open: %v", err)
 		}
-		start(t, again, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+		probe.Start(t, again, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
 	}
-	if err := a.Destroy(patient(t)); err != nil {
+	if err := a.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) != 1 || list[0] != b.Handle() {
+	if list, err := s.engine.List(probe.Patient(t)); err != nil || len(list) != 1 || list[0] != b.Handle() {
 		t.Errorf("List: %+v, %v; want %+v", list, err, b.Handle())
 	}
-	_, err = s.engine.Open(patient(t), a.Handle())
-	wantKind(t, "Open of a destroyed sandbox", err, errors.NotFound)
-	start(t, b, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	_, err = s.engine.Open(probe.Patient(t), a.Handle())
+	probe.WantKind(t, "Open of a destroyed sandbox", err, errors.NotFound)
+	probe.Start(t, b, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
 	if again := s.create(t, engine.Spec{ID: "a"}); again.Handle().ID != "a" {
 		t.Errorf("the second a has the handle %+v", again.Handle())
 	}
@@ -116,14 +117,14 @@ func checkCreateCanceled(t *testing.T, s *suite) {
 			wantNone(t, s, "after a Create was given up")
 			continue
 		}
-		if err := sb.Destroy(patient(t)); err != nil {
+		if err := sb.Destroy(probe.Patient(t)); err != nil {
 			t.Errorf("Destroy: %v", err)
 		}
 	}
 	wantNone(t, s, "at the end")
 	s.LeakCheck(t, s.dataDir)
 	sb := s.create(t, engine.Spec{ID: "given-up"})
-	start(t, sb, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+	probe.Start(t, sb, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
 }
 
 func checkCreateRefused(t *testing.T, s *suite) {
@@ -131,21 +132,21 @@ func checkCreateRefused(t *testing.T, s *suite) {
 	for _, name := range []string{"no-such-image", "img_0123456789abcdef", ""} {
 		spec := s.spec(engine.Spec{ID: "refused"})
 		spec.Image = name
-		_, err := s.engine.Create(patient(t), spec)
-		wantKind(t, "an unknown image", err, errors.NotFound)
+		_, err := s.engine.Create(probe.Patient(t), spec)
+		probe.WantKind(t, "an unknown image", err, errors.NotFound)
 	}
 	if s.engine.Capabilities().Volumes {
-		_, err := s.engine.Create(patient(t),
+		_, err := s.engine.Create(probe.Patient(t),
 			s.spec(engine.Spec{ID: "refused", Mounts: []engine.Mount{{Volume: "no-such-volume", Path: "/mnt/x"}}}))
-		wantKind(t, "an unknown volume", err, errors.NotFound)
+		probe.WantKind(t, "an unknown volume", err, errors.NotFound)
 	}
 	if s.engine.Capabilities().Users {
-		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{ID: "refused", User: "no-such-user"}))
+		_, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{ID: "refused", User: "no-such-user"}))
 		if err == nil { // an engine may notice this only at the first command
 			t.Log("a user that does not exist is accepted by Create")
 			s.destroyID(t, "refused")
 		} else {
-			wantKind(t, "an unknown user", err, errors.Invalid)
+			probe.WantKind(t, "an unknown user", err, errors.Invalid)
 		}
 	}
 	wantNone(t, s, "after refusals")
@@ -156,7 +157,7 @@ func checkCreateRefused(t *testing.T, s *suite) {
 // destroyID destroys the sandbox with that ID.
 func (s *suite) destroyID(t *testing.T, id string) {
 	t.Helper()
-	list, err := s.engine.List(patient(t))
+	list, err := s.engine.List(probe.Patient(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,9 +165,9 @@ func (s *suite) destroyID(t *testing.T, id string) {
 		if h.ID != id {
 			continue
 		}
-		sb, err := s.engine.Open(patient(t), h)
+		sb, err := s.engine.Open(probe.Patient(t), h)
 		if err == nil {
-			err = sb.Destroy(patient(t))
+			err = sb.Destroy(probe.Patient(t))
 		}
 		if err != nil {
 			t.Errorf("destroy %s: %v", id, err)
@@ -181,9 +182,9 @@ func checkSameID(t *testing.T, s *suite) {
 	var made []engine.Sandbox
 	for range 4 {
 		wg.Go(func() {
-			sb, err := s.engine.Create(patient(t), s.spec(engine.Spec{ID: "same"}))
+			sb, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{ID: "same"}))
 			if err != nil {
-				wantKind(t, "a second sandbox with the id", err, errors.Conflict)
+				probe.WantKind(t, "a second sandbox with the id", err, errors.Conflict)
 				return
 			}
 			mu.Lock()
@@ -195,10 +196,10 @@ func checkSameID(t *testing.T, s *suite) {
 	if len(made) != 1 {
 		t.Fatalf("%d sandboxes have one id", len(made))
 	}
-	_, err := s.engine.Create(patient(t), s.spec(engine.Spec{ID: "same"}))
-	wantKind(t, "another sandbox with the id", err, errors.Conflict)
-	start(t, made[0], sh("echo works")).expect(t, engine.Exit{}, "works\n")
-	if err := made[0].Destroy(patient(t)); err != nil {
+	_, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{ID: "same"}))
+	probe.WantKind(t, "another sandbox with the id", err, errors.Conflict)
+	probe.Start(t, made[0], probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
+	if err := made[0].Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
 	s.create(t, engine.Spec{ID: "same"})
@@ -211,7 +212,7 @@ func checkStages(t *testing.T, s *suite) {
 		mu.Lock()
 		defer mu.Unlock()
 		names = append(names, name)
-		if name == "" || took < 0 || took > patience {
+		if name == "" || took < 0 || took > probe.Patience {
 			t.Errorf("stage %q took %v", name, took)
 		}
 	}})
@@ -233,17 +234,18 @@ func checkContexts(t *testing.T, s *suite) {
 	t.Cleanup(func() { s.destroy(t, sb.Handle(), sb) })
 	ctx, cancel = context.WithCancel(t.Context())
 	out := new(testenv.Output)
-	cmd := sh("sleep 0.3; echo still here; exit 3")
+	cmd := probe.Sh("sleep 0.3; echo still here; exit 3")
 	cmd.Stdout = out
 	p, err := sb.Start(ctx, cmd)
 	cancel()
 	if err != nil {
 		t.Fatalf("Start: %v", err)
 	}
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) || out.String() != "still here\n" {
+	if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{Code: 3}) ||
+		out.String() != "still here\n" {
 		t.Errorf("Wait: %+v, %v, %q", exit, err, out)
 	}
-	if _, err := sb.Start(canceled(t), sh("echo never")); !errors.Is(err, errors.Canceled) {
+	if _, err := sb.Start(canceled(t), probe.Sh("echo never")); !errors.Is(err, errors.Canceled) {
 		t.Errorf("Start with a canceled context: %v", err)
 	}
 }
@@ -251,29 +253,29 @@ func checkContexts(t *testing.T, s *suite) {
 func checkOpenUnknown(t *testing.T, s *suite) {
 	for _, h := range []engine.Handle{{}, {ID: "nobody", Ref: "nobody"}, {ID: s.shared.Handle().ID, Ref: "../nobody"},
 		{ID: "..", Ref: ".."}} {
-		_, err := s.engine.Open(patient(t), h)
-		wantKind(t, "Open", err, errors.NotFound)
+		_, err := s.engine.Open(probe.Patient(t), h)
+		probe.WantKind(t, "Open", err, errors.NotFound)
 	}
 }
 
 func checkDestroyTwice(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	other, err := s.engine.Open(patient(t), sb.Handle())
+	other, err := s.engine.Open(probe.Patient(t), sb.Handle())
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
 	var wg sync.WaitGroup
 	for _, one := range []engine.Sandbox{sb, other, sb} {
 		wg.Go(func() {
-			if err := one.Destroy(patient(t)); err != nil {
+			if err := one.Destroy(probe.Patient(t)); err != nil {
 				t.Errorf("Destroy at the same time: %v", err)
 			}
 		})
 	}
 	wg.Wait()
 	for _, one := range []engine.Sandbox{sb, other} {
-		if err := one.Destroy(patient(t)); err != nil {
+		if err := one.Destroy(probe.Patient(t)); err != nil {
 			t.Errorf("Destroy once more: %v", err)
 		}
 	}
@@ -284,29 +286,29 @@ func checkDestroyTwice(t *testing.T, s *suite) {
 func checkDestroyRunning(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	cmd := sh(`echo ready; trap '' TERM HUP; (setsid sleep 600 &); sleep 600; sleep 600`)
-	cmd.Stdin = silent(t)
-	commands := []command{start(t, sb, cmd), start(t, sb, cmd),
-		start(t, sb, sh("echo ready; while :; do echo noise; done"))}
+	cmd := probe.Sh(`echo ready; trap '' TERM HUP; (setsid sleep 600 &); sleep 600; sleep 600`)
+	cmd.Stdin = probe.Silent(t)
+	commands := []probe.Command{probe.Start(t, sb, cmd), probe.Start(t, sb, cmd),
+		probe.Start(t, sb, probe.Sh("echo ready; while :; do echo noise; done"))}
 	if s.engine.Capabilities().Terminal {
 		c, _ := typed(t, sb, cmd)
 		commands = append(commands, c)
 	}
 	for _, c := range commands {
-		c.stdout.Until(t, "ready")
+		c.Stdout.Until(t, "ready")
 	}
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
 	for _, c := range commands {
-		exit, err := c.Wait(patient(t))
+		exit, err := c.Wait(probe.Patient(t))
 		if err != nil {
-			wantKind(t, "Wait of a command in a destroyed sandbox", err, errors.Unavailable)
+			probe.WantKind(t, "Wait of a command in a destroyed sandbox", err, errors.Unavailable)
 		} else if exit.Code == 0 {
 			t.Errorf("a command in a destroyed sandbox ended with %+v", exit)
 		}
-		if err := c.Signal(patient(t), "TERM"); err != nil {
-			wantKind(t, "Signal in a destroyed sandbox", err, errors.Conflict)
+		if err := c.Signal(probe.Patient(t), "TERM"); err != nil {
+			probe.WantKind(t, "Signal in a destroyed sandbox", err, errors.Conflict)
 		}
 	}
 	wantNone(t, s, "after Destroy")
@@ -329,21 +331,22 @@ func (s slow) Read(p []byte) (int, error) {
 func checkDestroyCopying(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	put(t, sb, "/work")
-	script(t, sb, "/work", "head -c 20000000 /dev/zero >big")
-	out, err := sb.CopyOut(patient(t), "/work")
+	probe.Put(t, sb, "/work")
+	probe.Script(t, sb, "/work", "head -c 20000000 /dev/zero >big")
+	out, err := sb.CopyOut(probe.Patient(t), "/work")
 	if err != nil {
 		t.Fatalf("CopyOut: %v", err)
 	}
 	defer out.Close()
 	in := slow{large(1 << 30), &sync.Once{}, make(chan struct{})}
 	copied := make(chan error, 1)
-	go func() { copied <- sb.CopyIn(patient(t), "/copied", in) }()
+	go func() { copied <- sb.CopyIn(probe.Patient(t), "/copied", in) }()
 	<-in.begun
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	wantKind(t, "CopyIn into a sandbox that is destroyed meanwhile", <-copied, errors.Conflict, errors.Unavailable)
+	probe.WantKind(t, "CopyIn into a sandbox that is destroyed meanwhile", <-copied, errors.Conflict,
+		errors.Unavailable)
 	// All data may have been read before. It only matters that the copy ends.
 	if n, err := io.Copy(io.Discard, out); err != nil {
 		t.Logf("CopyOut gave %d bytes, then %v", n, err)
@@ -353,23 +356,24 @@ func checkDestroyCopying(t *testing.T, s *suite) {
 
 func checkDestroyed(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	p := start(t, sb, sh("exit 3"))
-	p.wait(t)
-	if err := sb.Destroy(patient(t)); err != nil {
+	p := probe.Start(t, sb, probe.Sh("exit 3"))
+	p.End(t)
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	_, err := sb.Start(patient(t), sh("true"))
-	wantKind(t, "Start", err, errors.Conflict)
-	wantKind(t, "CopyIn", sb.CopyIn(patient(t), "/tmp", bytes.NewReader(archive(t).Bytes())), errors.Conflict)
-	_, err = sb.CopyOut(patient(t), "/tmp")
-	wantKind(t, "CopyOut", err, errors.Conflict)
+	_, err := sb.Start(probe.Patient(t), probe.Sh("true"))
+	probe.WantKind(t, "Start", err, errors.Conflict)
+	probe.WantKind(t, "CopyIn", sb.CopyIn(probe.Patient(t), "/tmp", bytes.NewReader(probe.Archive(t).Bytes())),
+		errors.Conflict)
+	_, err = sb.CopyOut(probe.Patient(t), "/tmp")
+	probe.WantKind(t, "CopyOut", err, errors.Conflict)
 	if opener, ok := sb.(engine.ProcessOpener); ok {
-		_, err = opener.Processes(patient(t))
-		wantKind(t, "Processes", err, errors.Conflict)
-		_, err = opener.OpenProcess(patient(t), p.ID(), engine.Stdio{})
-		wantKind(t, "OpenProcess", err, errors.Conflict)
+		_, err = opener.Processes(probe.Patient(t))
+		probe.WantKind(t, "Processes", err, errors.Conflict)
+		_, err = opener.OpenProcess(probe.Patient(t), p.ID(), engine.Stdio{})
+		probe.WantKind(t, "OpenProcess", err, errors.Conflict)
 	}
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+	if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 		t.Errorf("Wait of a command that had ended before: %+v, %v", exit, err)
 	}
 }
@@ -385,14 +389,14 @@ func checkSandboxWait(t *testing.T, s *suite) {
 	ends := make(chan engine.End, 2)
 	for range cap(ends) {
 		go func() {
-			end, err := sb.Wait(patient(t))
+			end, err := sb.Wait(probe.Patient(t))
 			if err != nil {
 				t.Errorf("Wait: %v", err)
 			}
 			ends <- end
 		}()
 	}
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
 	for range cap(ends) {
@@ -400,7 +404,7 @@ func checkSandboxWait(t *testing.T, s *suite) {
 			t.Errorf("the sandbox ended with %+v", end)
 		}
 	}
-	if end, err := sb.Wait(patient(t)); err != nil || !end.Destroyed || end.Detail == "" {
+	if end, err := sb.Wait(probe.Patient(t)); err != nil || !end.Destroyed || end.Detail == "" {
 		t.Errorf("Wait after the end: %+v, %v", end, err)
 	}
 }

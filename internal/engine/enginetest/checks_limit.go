@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A3, A9, A11
@@ -47,22 +48,22 @@ print("took it all", flush=True)
 
 func checkMemory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 128 << 20}})
-	c := start(t, sb, python(hog))
-	exit, err := c.Wait(patient(t))
+	c := probe.Start(t, sb, python(hog))
+	exit, err := c.Wait(probe.Patient(t))
 	if err != nil {
-		wantKind(t, "Wait of a command that ran out of memory", err, errors.Unavailable)
+		probe.WantKind(t, "Wait of a command that ran out of memory", err, errors.Unavailable)
 	}
-	if strings.Contains(c.stdout.String(), "all") || err == nil && exit.Code == 0 {
-		t.Fatalf("a command took a GiB of 128 MiB: %+v, %q", exit, c.stdout)
+	if strings.Contains(c.Stdout.String(), "all") || err == nil && exit.Code == 0 {
+		t.Fatalf("a command took a GiB of 128 MiB: %+v, %q", exit, c.Stdout)
 	}
 	if exit.OutOfMemory {
 		return
 	}
-	end, err := sb.Wait(patient(t))
+	end, err := sb.Wait(probe.Patient(t))
 	if err != nil || !end.OutOfMemory || end.Destroyed || end.Detail == "" {
 		t.Errorf("the command ended with %+v and the sandbox with %+v, %v; neither says out of memory", exit, end, err)
 	}
-	if _, err := sb.Start(patient(t), sh("true")); !errors.Is(err, errors.Conflict) {
+	if _, err := sb.Start(probe.Patient(t), probe.Sh("true")); !errors.Is(err, errors.Conflict) {
 		t.Errorf("Start in a sandbox that ended: %v, want Conflict", err)
 	}
 }
@@ -70,7 +71,7 @@ func checkMemory(t *testing.T, s *suite) {
 func checkMemoryBelow(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 << 20}})
 	for range 3 { // one command must release its memory for the next
-		got := output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
+		got := probe.Output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
 		if got != "begin\ntook it all\n" {
 			t.Errorf("output %q", got)
 		}
@@ -79,20 +80,21 @@ func checkMemoryBelow(t *testing.T, s *suite) {
 
 func checkDisk(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Disk: 64 << 20}})
-	dir := newDir(t, sb)
-	cmd := sh(`head -c 200000000 /dev/zero >big; echo "exit $?"; stat -c %s big`)
+	dir := probe.NewDir(t, sb)
+	cmd := probe.Sh(`head -c 200000000 /dev/zero >big; echo "exit $?"; stat -c %s big`)
 	cmd.Dir, cmd.Env = dir, map[string]string{"LC_ALL": "C"}
-	c := start(t, sb, cmd)
-	c.wait(t)
-	lines := strings.Fields(c.stdout.String())
-	if len(lines) != 3 || lines[1] == "0" || !strings.Contains(c.stderr.String(), "No space left on device") {
-		t.Fatalf("stdout %q, stderr %q; want a failure with ENOSPC", c.stdout, c.stderr)
+	c := probe.Start(t, sb, cmd)
+	c.End(t)
+	lines := strings.Fields(c.Stdout.String())
+	if len(lines) != 3 || lines[1] == "0" || !strings.Contains(c.Stderr.String(), "No space left on device") {
+		t.Fatalf("stdout %q, stderr %q; want a failure with ENOSPC", c.Stdout, c.Stderr)
 	}
 	if size, err := strconv.ParseInt(lines[2], 10, 64); err != nil || size > 72<<20 || size < 32<<20 {
 		t.Errorf("%s bytes could be written of 64 MiB", lines[2])
 	}
-	start(t, sb, sh("echo works")).expect(t, engine.Exit{}, "works\n")
-	if got := script(t, sb, dir, `rm big; head -c 10000000 /dev/zero >small; stat -c %s small`); got != "10000000\n" {
+	probe.Start(t, sb, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
+	if got := probe.Script(t, sb, dir,
+		`rm big; head -c 10000000 /dev/zero >small; stat -c %s small`); got != "10000000\n" {
 		t.Errorf("after the large file was removed: %q", got)
 	}
 }
@@ -100,7 +102,7 @@ func checkDisk(t *testing.T, s *suite) {
 func checkForks(t *testing.T, s *suite) {
 	const slack = 8 // an engine may add its own processes to the limit
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Processes: 64}})
-	c := start(t, sb, python(`
+	c := probe.Start(t, sb, python(`
 import errno, os, signal, time
 children = []
 try:
@@ -115,20 +117,20 @@ except OSError as e:
     print(len(children), errno.errorcode[e.errno], flush=True)
 time.sleep(600)
 `))
-	c.stdout.Until(t, "\n")
-	fields := strings.Fields(c.stdout.String())
+	c.Stdout.Until(t, "\n")
+	fields := strings.Fields(c.Stdout.String())
 	if n, err := strconv.Atoi(fields[0]); err != nil || n > 64+slack || n < 20 || fields[1] != "EAGAIN" {
 		t.Errorf("children and error are %q, want about 60 and EAGAIN", fields)
 	}
-	if err := c.Kill(patient(t)); err != nil {
+	if err := c.Kill(probe.Patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	start(t, sb, sh(`sh -c 'echo works'; true`)).expect(t, engine.Exit{}, "works\n")
+	probe.Start(t, sb, probe.Sh(`sh -c 'echo works'; true`)).Expect(t, engine.Exit{}, "works\n")
 }
 
 func checkFiles(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Files: 100}})
-	got := output(t, sb, python(`
+	got := probe.Output(t, sb, python(`
 import errno, os
 files = []
 try:
@@ -149,7 +151,7 @@ func checkVolumeFiles(t *testing.T, s *suite) {
 	const most, attempts = 1000, 31_500
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{VolumeFiles: most},
 		Mounts: []engine.Mount{{Volume: newVolume(t, s).Name(), Path: "/vol"}}})
-	got := output(t, sb, python(`
+	got := probe.Output(t, sb, python(`
 import errno, os
 made = 0
 try:
@@ -166,7 +168,7 @@ except OSError as e:
 		fields[1] != "ENOSPC" {
 		t.Errorf("files and error are %q, want about %d and EDQUOT or ENOSPC", fields, most)
 	}
-	start(t, sb, sh("echo works; cat /vol/0")).expect(t, engine.Exit{}, "works\n")
+	probe.Start(t, sb, probe.Sh("echo works; cat /vol/0")).Expect(t, engine.Exit{}, "works\n")
 }
 
 func checkCPU(t *testing.T, s *suite) {
@@ -174,7 +176,7 @@ func checkCPU(t *testing.T, s *suite) {
 	// Two processes work as fast as they can for 4 seconds. The shortest time of a piece of work is its cost
 	// without waiting. Processor time as counted inside a sandbox may include waiting. A busy machine only
 	// reduces the result.
-	got := output(t, sb, python(`
+	got := probe.Output(t, sb, python(`
 import os, time
 end = time.monotonic() + 4
 r, w = os.pipe()
@@ -237,7 +239,7 @@ func checkNeighbour(t *testing.T, s *suite) {
 	neighbour := s.create(t, engine.Spec{})
 	works := func() {
 		for range 5 {
-			start(t, neighbour, sh("echo works")).expect(t, engine.Exit{}, "works\n")
+			probe.Start(t, neighbour, probe.Sh("echo works")).Expect(t, engine.Exit{}, "works\n")
 		}
 	}
 	for _, b := range bombs {
@@ -245,18 +247,18 @@ func checkNeighbour(t *testing.T, s *suite) {
 			continue
 		}
 		sb := s.create(t, engine.Spec{Limits: b.limits})
-		c := start(t, sb, python(b.program))
+		c := probe.Start(t, sb, python(b.program))
 		if b.says != "" {
-			c.stdout.Until(t, b.says)
+			c.Stdout.Until(t, b.says)
 		}
 		works()
-		if err := sb.Destroy(patient(t)); err != nil {
+		if err := sb.Destroy(probe.Patient(t)); err != nil {
 			t.Errorf("Destroy of a sandbox at its limit of %s: %v", b.limit, err)
 		}
-		_, _ = c.Wait(patient(t)) // other checks cover its result
+		_, _ = c.Wait(probe.Patient(t)) // other checks cover its result
 		works()
 	}
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) < 1 {
+	if list, err := s.engine.List(probe.Patient(t)); err != nil || len(list) < 1 {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 }

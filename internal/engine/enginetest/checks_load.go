@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A11
@@ -27,25 +28,25 @@ var loadChecks = []check{
 }
 
 func checkManyCommands(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+	dir := probe.NewDir(t, s.shared)
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
 			// Each command waits until all of them have started, so that they run at the same time.
 			n := strconv.Itoa(i)
 			out := new(testenv.Output)
-			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; ` +
-				`seq 1 2000; exit "$line"`)
+			cmd := probe.Sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; ` +
+				`echo "$line"; seq 1 2000; exit "$line"`)
 			cmd.Dir, cmd.Stdin, cmd.Stdout = dir, strings.NewReader(n+"\n"), out
-			p, err := s.shared.Start(patient(t), cmd)
+			p, err := s.shared.Start(probe.Patient(t), cmd)
 			if err != nil {
 				t.Errorf("Start: %v", err)
 				return
 			}
-			exit, err := p.Wait(patient(t))
+			exit, err := p.Wait(probe.Patient(t))
 			if err != nil {
 				t.Errorf("Wait: %v", err)
-				_ = p.Kill(patient(t)) // the failure was reported already
+				_ = p.Kill(probe.Patient(t)) // the failure was reported already
 				return
 			}
 			first, rest, _ := strings.Cut(out.String(), "\n")
@@ -65,7 +66,7 @@ func checkManySandboxes(t *testing.T, s *suite) {
 	begin := time.Now()
 	for range s.Creates {
 		wg.Go(func() {
-			sb, err := s.engine.Create(patient(t), s.spec(engine.Spec{}))
+			sb, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{}))
 			if err != nil {
 				t.Errorf("Create: %v", err)
 				return
@@ -81,22 +82,22 @@ func checkManySandboxes(t *testing.T, s *suite) {
 		wg.Go(func() {
 			// The files are created exclusively: an existing one means that two sandboxes share a file system.
 			id := sb.Handle().ID
-			cmd := sh(`set -C; echo "$1" >own && cat own`)
+			cmd := probe.Sh(`set -C; echo "$1" >own && cat own`)
 			cmd.Dir, cmd.Args = "/tmp", append(cmd.Args, "sh", id)
 			out := new(testenv.Output)
 			cmd.Stdout = out
-			p, err := sb.Start(patient(t), cmd)
+			p, err := sb.Start(probe.Patient(t), cmd)
 			if err != nil {
 				t.Errorf("Start: %v", err)
 				return
 			}
-			if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{}) || out.String() != id+"\n" {
+			if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{}) || out.String() != id+"\n" {
 				t.Errorf("sandbox %s: %+v, %v, %q", id, exit, err, out)
 			}
 		})
 	}
 	wg.Wait()
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) != s.Creates {
+	if list, err := s.engine.List(probe.Patient(t)); err != nil || len(list) != s.Creates {
 		t.Errorf("List has %d, %v; want %d", len(list), err, s.Creates)
 	}
 	for _, sb := range made {
@@ -109,23 +110,23 @@ func checkManySandboxes(t *testing.T, s *suite) {
 func checkMixed(t *testing.T, s *suite) {
 	s = s.separate(t)
 	kept := s.create(t, engine.Spec{})
-	put(t, kept, "/work", file("file", strings.Repeat("x", 100000), 0o644))
+	probe.Put(t, kept, "/work", probe.File("file", strings.Repeat("x", 100000), 0o644))
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
 			for range 3 {
-				sb, err := s.engine.Create(patient(t), s.spec(engine.Spec{}))
+				sb, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{}))
 				if err != nil {
 					t.Errorf("Create: %v", err)
 					return
 				}
-				p, err := sb.Start(patient(t), sh("sleep 600"))
+				p, err := sb.Start(probe.Patient(t), probe.Sh("sleep 600"))
 				if err != nil {
 					t.Errorf("Start: %v", err)
 				}
 				s.destroy(t, sb.Handle(), sb)
 				if p != nil {
-					if exit, err := p.Wait(patient(t)); err == nil && exit.Code == 0 {
+					if exit, err := p.Wait(probe.Patient(t)); err == nil && exit.Code == 0 {
 						t.Errorf("Wait: %+v", exit)
 					}
 				}
@@ -133,13 +134,13 @@ func checkMixed(t *testing.T, s *suite) {
 		})
 		wg.Go(func() {
 			for range 5 {
-				r, err := kept.CopyOut(patient(t), "/work")
+				r, err := kept.CopyOut(probe.Patient(t), "/work")
 				if err != nil {
 					t.Errorf("CopyOut: %v", err)
 					return
 				}
-				if got := untar(t, r); len(got["file"].content) != 100000 {
-					t.Errorf("%d bytes came out", len(got["file"].content))
+				if got := probe.Untar(t, r); len(got["file"].Content) != 100000 {
+					t.Errorf("%d bytes came out", len(got["file"].Content))
 				}
 				r.Close()
 			}
@@ -147,14 +148,14 @@ func checkMixed(t *testing.T, s *suite) {
 		wg.Go(func() {
 			for range 5 {
 				out := new(testenv.Output)
-				cmd := sh("wc -c <file")
+				cmd := probe.Sh("wc -c <file")
 				cmd.Dir, cmd.Stdout = "/work", out
-				p, err := kept.Start(patient(t), cmd)
+				p, err := kept.Start(probe.Patient(t), cmd)
 				if err != nil {
 					t.Errorf("Start: %v", err)
 					return
 				}
-				if exit, err := p.Wait(patient(t)); err != nil || exit.Code != 0 || out.String() != "100000\n" {
+				if exit, err := p.Wait(probe.Patient(t)); err != nil || exit.Code != 0 || out.String() != "100000\n" {
 					t.Errorf("Wait: %+v, %v, %q", exit, err, out)
 				}
 			}
@@ -181,18 +182,19 @@ func used(t *testing.T) usage {
 func checkGrowth(t *testing.T, s *suite) {
 	run := func(times int) {
 		for i := range times {
-			cmd := sh("cat; exit 2")
+			cmd := probe.Sh("cat; exit 2")
 			cmd.Stdin = strings.NewReader("x")
 			if i%4 == 0 && s.engine.Capabilities().Terminal {
-				cmd = terminal(sh("printf x; exit 2"))
+				cmd = terminal(probe.Sh("printf x; exit 2"))
 			}
 			out := new(testenv.Output)
 			cmd.Stdout = out
-			p, err := s.shared.Start(patient(t), cmd)
+			p, err := s.shared.Start(probe.Patient(t), cmd)
 			if err != nil {
 				t.Fatalf("Start %d: %v", i, err)
 			}
-			if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 2}) || out.String() != "x" {
+			if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{Code: 2}) ||
+				out.String() != "x" {
 				t.Fatalf("command %d: %+v, %v, %q", i, exit, err, out)
 			}
 		}
@@ -202,7 +204,8 @@ func checkGrowth(t *testing.T, s *suite) {
 	run(200)
 	grown := true
 	var after usage
-	for deadline := time.Now().Add(patience); grown && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(probe.Patience); grown &&
+		time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		after = used(t) // an ended command may release its resources late
 		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 ||
 			after.heap > before.heap+16<<20

@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 var memories = needs(func(c engine.Capabilities) bool { return c.Memory },
@@ -57,7 +58,7 @@ sys.exit(7)
 
 // conversation is a command that runs remembering.
 type conversation struct {
-	command
+	probe.Command
 	in *io.PipeWriter
 }
 
@@ -67,7 +68,7 @@ func (c conversation) say(t *testing.T, line, answer string) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		t.Fatal(err)
 	}
-	c.stdout.Until(t, answer+" "+line+" child-"+line+"\n")
+	c.Stdout.Until(t, answer+" "+line+" child-"+line+"\n")
 }
 
 // begin starts a remembering command, and returns its first output.
@@ -77,11 +78,11 @@ func begin(t *testing.T, sb engine.Sandbox) (conversation, string) {
 	t.Cleanup(func() { _ = w.Close() })
 	cmd := python(remembering)
 	cmd.Stdin = in
-	c := conversation{start(t, sb, cmd), w}
-	c.stdout.Until(t, "\n")
-	self, ok := strings.CutPrefix(strings.TrimSpace(c.stdout.String()), "ready ")
+	c := conversation{probe.Start(t, sb, cmd), w}
+	c.Stdout.Until(t, "\n")
+	self, ok := strings.CutPrefix(strings.TrimSpace(c.Stdout.String()), "ready ")
 	if !ok {
-		t.Fatalf("the command says %q", c.stdout.String())
+		t.Fatalf("the command says %q", c.Stdout.String())
 	}
 	return c, self
 }
@@ -98,7 +99,7 @@ func resume(t *testing.T, sb engine.Sandbox, id string) conversation {
 func (s *suite) checkpoint(t *testing.T, sb engine.Sandbox) string {
 	t.Helper()
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
-	if err := sb.(engine.Checkpointer).Checkpoint(patient(t), dir); err != nil {
+	if err := sb.(engine.Checkpointer).Checkpoint(probe.Patient(t), dir); err != nil {
 		t.Fatalf("Checkpoint: %v", err)
 	}
 	return dir
@@ -107,8 +108,8 @@ func (s *suite) checkpoint(t *testing.T, sb engine.Sandbox) string {
 // restored makes a sandbox from a checkpoint, without an image.
 func (s *suite) restored(t *testing.T, spec engine.Spec) engine.Sandbox {
 	t.Helper()
-	spec.ID, spec.Network.Mode = newID(), engine.NetworkNone
-	sb, err := s.engine.Create(patient(t), spec)
+	spec.ID, spec.Network.Mode = probe.NewID(), engine.NetworkNone
+	sb, err := s.engine.Create(probe.Patient(t), spec)
 	if err != nil {
 		t.Fatalf("Create from a checkpoint: %v", err)
 	}
@@ -122,14 +123,14 @@ func checkMemoryGoesOn(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	c, self := begin(t, sb)
 	c.say(t, "first", "1 "+self)
-	start(t, sb, sh("exit 3")).expect(t, engine.Exit{Code: 3}, "")
+	probe.Start(t, sb, probe.Sh("exit 3")).Expect(t, engine.Exit{Code: 3}, "")
 	from := s.checkpoint(t, sb)
 	c.say(t, "original", "2 "+self)
 	var copies []conversation
 	var sandboxes []engine.Sandbox
 	for range 2 {
 		again := s.restored(t, engine.Spec{Checkpoint: from, Env: map[string]string{"NEW": "yes"}})
-		infos, err := again.(engine.ProcessOpener).Processes(patient(t))
+		infos, err := again.(engine.ProcessOpener).Processes(probe.Patient(t))
 		if err != nil || len(infos) != 1 || infos[0].ID != c.ID() || infos[0].Exit != nil {
 			t.Errorf("Processes: %+v, %v; want %s, running", infos, err, c.ID())
 		}
@@ -138,23 +139,24 @@ func checkMemoryGoesOn(t *testing.T, s *suite) {
 	for i, name := range []string{"one", "two"} {
 		copies[i].say(t, name, "2 "+self)
 		copies[i].say(t, "more", "3 "+self)
-		if got := output(t, sandboxes[i], sh(`cat /kept-file; echo "$NEW"`)); got != "first\n"+name+"\nmore\nyes\n" {
+		if got := probe.Output(t, sandboxes[i], probe.Sh(`cat /kept-file; echo "$NEW"`)); got != "first\n"+name+
+			"\nmore\nyes\n" {
 			t.Errorf("copy %s has %q", name, got)
 		}
 	}
 	if err := copies[0].in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	copies[0].expect(t, engine.Exit{Code: 7}, copies[0].stdout.String())
-	if err := copies[1].Kill(patient(t)); err != nil {
+	copies[0].Expect(t, engine.Exit{Code: 7}, copies[0].Stdout.String())
+	if err := copies[1].Kill(probe.Patient(t)); err != nil {
 		t.Errorf("Kill: %v", err)
 	}
-	copies[1].expect(t, engine.Exit{Code: 137, Signal: "KILL"}, copies[1].stdout.String())
+	copies[1].Expect(t, engine.Exit{Code: 137, Signal: "KILL"}, copies[1].Stdout.String())
 	c.say(t, "last", "3 "+self)
 	if err := c.in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c.expect(t, engine.Exit{Code: 7}, c.stdout.String())
+	c.Expect(t, engine.Exit{Code: 7}, c.Stdout.String())
 }
 
 func checkMemoryOutlives(t *testing.T, s *suite) {
@@ -162,7 +164,7 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Env: map[string]string{"KEPT": "yes"}, Dir: "/tmp"})
 	c, self := begin(t, sb)
 	from := s.checkpoint(t, sb)
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
 	s.restart(t)
@@ -173,8 +175,8 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 		s.restart(t)
 		again, _ = s.reopened(t, again.Handle())
 		c := resume(t, again, c.ID())
-		c.stdout.Until(t, said)
-		if got := output(t, again, sh(`echo "$KEPT"; pwd`)); got != "yes\n/tmp\n" {
+		c.Stdout.Until(t, said)
+		if got := probe.Output(t, again, probe.Sh(`echo "$KEPT"; pwd`)); got != "yes\n/tmp\n" {
 			t.Errorf("a command has %q", got)
 		}
 		from = s.checkpoint(t, again)
@@ -207,22 +209,24 @@ func checkMemoryRefused(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
 	dir := s.checkpoint(t, sb)
-	wantKind(t, "a checkpoint where one is", sb.(engine.Checkpointer).Checkpoint(patient(t), dir), errors.Conflict)
+	probe.WantKind(t, "a checkpoint where one is", sb.(engine.Checkpointer).Checkpoint(probe.Patient(t), dir),
+		errors.Conflict)
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("the first one: %v", err)
 	}
-	spec := engine.Spec{ID: newID(), Checkpoint: filepath.Join(dir, "none"),
+	spec := engine.Spec{ID: probe.NewID(), Checkpoint: filepath.Join(dir, "none"),
 		Network: engine.Network{Mode: engine.NetworkNone}}
-	_, err := s.engine.Create(patient(t), spec)
-	wantKind(t, "a checkpoint that is not there", err, errors.NotFound)
+	_, err := s.engine.Create(probe.Patient(t), spec)
+	probe.WantKind(t, "a checkpoint that is not there", err, errors.NotFound)
 	spec.Checkpoint, spec.Limits = dir, engine.Limits{Memory: 300 << 20}
-	_, err = s.engine.Create(patient(t), spec)
-	wantKind(t, "other limits", err, errors.Invalid)
-	if err := sb.Destroy(patient(t)); err != nil {
+	_, err = s.engine.Create(probe.Patient(t), spec)
+	probe.WantKind(t, "other limits", err, errors.Invalid)
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
 	late := filepath.Join(s.DataDir(t), "checkpoint")
-	wantKind(t, "a sandbox that was destroyed", sb.(engine.Checkpointer).Checkpoint(patient(t), late), errors.Conflict)
+	probe.WantKind(t, "a sandbox that was destroyed", sb.(engine.Checkpointer).Checkpoint(probe.Patient(t), late),
+		errors.Conflict)
 	nothing(t, late)
 	wantNone(t, s, "after sandboxes were refused")
 }
@@ -230,12 +234,13 @@ func checkMemoryRefused(t *testing.T, s *suite) {
 func checkMemoryTerminal(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	cmd := sh("echo ready; sleep 1000")
+	cmd := probe.Sh("echo ready; sleep 1000")
 	cmd.Terminal = &engine.Size{Rows: 24, Cols: 80}
-	c := start(t, sb, cmd)
-	c.stdout.Until(t, "ready")
+	c := probe.Start(t, sb, cmd)
+	c.Stdout.Until(t, "ready")
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
-	wantKind(t, "a command with a terminal", sb.(engine.Checkpointer).Checkpoint(patient(t), dir), errors.Conflict)
+	probe.WantKind(t, "a command with a terminal", sb.(engine.Checkpointer).Checkpoint(probe.Patient(t), dir),
+		errors.Conflict)
 	nothing(t, dir)
 }
 
@@ -243,7 +248,7 @@ func checkMemoryVolumes(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, mounted(newVolume(t, s), "/data"))
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
-	wantKind(t, "a volume", sb.(engine.Checkpointer).Checkpoint(patient(t), dir), errors.Unsupported)
+	probe.WantKind(t, "a volume", sb.(engine.Checkpointer).Checkpoint(probe.Patient(t), dir), errors.Unsupported)
 	nothing(t, dir)
 }
 
@@ -260,7 +265,7 @@ func checkMemoryRandom(t *testing.T, s *suite) {
 		sandboxes = append(sandboxes, s.restored(t, engine.Spec{Checkpoint: from}))
 	}
 	for _, one := range sandboxes {
-		got := output(t, one, python(`
+		got := probe.Output(t, one, python(`
 import os, uuid
 print(os.urandom(16).hex())
 print(open("/dev/urandom", "rb").read(16).hex())

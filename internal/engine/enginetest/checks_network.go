@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A6
@@ -104,7 +105,7 @@ for target in sys.argv[1:]:
         pass
 `)
 	cmd.Args = append(cmd.Args, targets...)
-	return strings.Join(strings.Fields(output(t, sb, cmd)), " ")
+	return strings.Join(strings.Fields(probe.Output(t, sb, cmd)), " ")
 }
 
 func allowed(rules ...string) engine.Network {
@@ -114,7 +115,7 @@ func allowed(rules ...string) engine.Network {
 // setNetwork replaces the policy of a sandbox.
 func setNetwork(t *testing.T, sb engine.Sandbox, n engine.Network) {
 	t.Helper()
-	if err := sb.(engine.Networker).SetNetwork(patient(t), n); err != nil {
+	if err := sb.(engine.Networker).SetNetwork(probe.Patient(t), n); err != nil {
 		t.Fatalf("SetNetwork: %v", err)
 	}
 }
@@ -133,8 +134,9 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 			hosts = append(hosts, p.Addr().WithZone("").String())
 		}
 	}
-	inside := strings.Fields(output(t, sb, sh(`ip -4 route 2>/dev/null | sed -n 's/^default via \([0-9.]*\).*/\1/p'; `+
-		`sed -n 's/^nameserver //p' /etc/resolv.conf`)))
+	inside := strings.Fields(probe.Output(t, sb,
+		probe.Sh(`ip -4 route 2>/dev/null | sed -n 's/^default via \([0-9.]*\).*/\1/p'; `+
+			`sed -n 's/^nameserver //p' /etc/resolv.conf`)))
 	if len(inside) == 0 {
 		t.Error("the sandbox has no name server")
 	}
@@ -201,10 +203,10 @@ func checkNoRules(t *testing.T, s *suite) {
 		{Mode: engine.NetworkDefault, Deny: []string{"example.org"}},
 		{Mode: engine.NetworkAllow, Allow: []string{"example.org"}, Deny: []string{"192.0.2.1"}},
 	} {
-		_, created := s.engine.Create(patient(t), s.spec(engine.Spec{Network: n}))
+		_, created := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{Network: n}))
 		for what, err := range map[string]error{"Create": created,
-			"SetNetwork": sb.(engine.Networker).SetNetwork(patient(t), n)} {
-			wantKind(t, fmt.Sprintf("%s with %+v", what, n), err, errors.Unsupported)
+			"SetNetwork": sb.(engine.Networker).SetNetwork(probe.Patient(t), n)} {
+			probe.WantKind(t, fmt.Sprintf("%s with %+v", what, n), err, errors.Unsupported)
 			if errors.RemedyOf(err) == "" {
 				t.Errorf("%s with %+v says not what to do: %v", what, n, err)
 			}
@@ -216,7 +218,7 @@ func checkNoDenials(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Network: allowed("192.0.2.1")})
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := sb.(engine.Networker).Denials(patient(t), 0)
+		_, err := sb.(engine.Networker).Denials(probe.Patient(t), 0)
 		waiting <- err
 	}()
 	reach(t, sb, "169.254.169.254:81")
@@ -231,10 +233,10 @@ func checkNoDenials(t *testing.T, s *suite) {
 	if _, err := sb.(engine.Networker).Denials(ctx, 0); !errors.Is(err, errors.Canceled) {
 		t.Errorf("Denials after the end of ctx: %v", err)
 	}
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, "Denials of a sandbox that has ended", <-waiting, errors.Conflict)
+	probe.WantKind(t, "Denials of a sandbox that has ended", <-waiting, errors.Conflict)
 }
 
 func checkChange(t *testing.T, s *suite) {
@@ -250,17 +252,17 @@ func checkChange(t *testing.T, s *suite) {
 	if got := reach(t, sb, target); got != target {
 		t.Error("what a new policy allows is not reached")
 	}
-	open := start(t, sb, connected(host, port))
-	open.stdout.Until(t, "connected")
+	open := probe.Start(t, sb, connected(host, port))
+	open.Stdout.Until(t, "connected")
 	setNetwork(t, sb, allowed(rule, "192.0.2.0/24"))
 	if got := reach(t, sb, target); got != target {
 		t.Error("what both policies allow is not reached")
 	}
-	if open.stdout.String() != "connected\n" {
+	if open.Stdout.String() != "connected\n" {
 		t.Error("a policy that allows a connection cuts it")
 	}
 	setNetwork(t, sb, engine.Network{Mode: engine.NetworkNone})
-	open.expect(t, engine.Exit{}, "connected\ncut\n")
+	open.Expect(t, engine.Exit{}, "connected\ncut\n")
 	if got := reach(t, sb, target); got != "" {
 		t.Errorf("without a network again it reaches %s", got)
 	}
@@ -296,7 +298,7 @@ func checkDenials(t *testing.T, s *suite) {
 	}
 	waiting := make(chan answer, 1)
 	go func() {
-		denied, err := n.Denials(patient(t), 0)
+		denied, err := n.Denials(probe.Patient(t), 0)
 		waiting <- answer{denied, err}
 	}()
 	reach(t, sb, "169.254.169.254:81")
@@ -309,13 +311,13 @@ func checkDenials(t *testing.T, s *suite) {
 		d.Time.IsZero() {
 		t.Errorf("the denial is %+v", d)
 	}
-	output(t, sb, sh("getent ahosts denied.example.org; true"))
-	next, err := n.Denials(patient(t), d.Seq)
+	probe.Output(t, sb, probe.Sh("getent ahosts denied.example.org; true"))
+	next, err := n.Denials(probe.Patient(t), d.Seq)
 	if err != nil || len(next) == 0 || next[0].Seq <= d.Seq || next[0].Protocol != "dns" ||
 		next[0].Domain != "denied.example.org" {
 		t.Errorf("after a look-up: %+v, %v", next, err)
 	}
-	all, err := n.Denials(patient(t), 0)
+	all, err := n.Denials(probe.Patient(t), 0)
 	if err != nil || len(all) < 2 || all[0] != d {
 		t.Errorf("all: %+v, %v", all, err)
 	}
@@ -329,7 +331,8 @@ func checkDenials(t *testing.T, s *suite) {
 func checkNames(t *testing.T, s *suite) {
 	for _, n := range []engine.Network{{Mode: engine.NetworkNone}, {Mode: engine.NetworkDefault}} {
 		sb := s.create(t, engine.Spec{Hostname: "some-host", Network: n})
-		got := output(t, sb, sh(`cat /etc/resolv.conf; ls -A /etc | grep harvest; stat -c '%a %U' /etc/resolv.conf /etc/hosts
+		got := probe.Output(t, sb,
+			probe.Sh(`cat /etc/resolv.conf; ls -A /etc | grep harvest; stat -c '%a %U' /etc/resolv.conf /etc/hosts
 for name in localhost some-host; do getent hosts $name | cut -d ' ' -f 1; done`))
 		lines := strings.Split(strings.TrimSpace(got), "\n")
 		if len(lines) != 5 || !strings.HasPrefix(lines[0], "nameserver ") || lines[1] != "644 root" ||
@@ -349,7 +352,7 @@ func checkVolumeNetwork(t *testing.T, s *suite) {
 	if got := reach(t, sb, target); got != target {
 		t.Error("an allowed address is not reached")
 	}
-	if got := output(t, sb, sh("grep -c nameserver /etc/resolv.conf")); got != "1\n" {
+	if got := probe.Output(t, sb, probe.Sh("grep -c nameserver /etc/resolv.conf")); got != "1\n" {
 		t.Errorf("name servers: %s", got)
 	}
 }
@@ -360,20 +363,20 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 	port := server(t, host)
 	target := fmt.Sprintf("%s:%d", host, port)
 	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
-	open := start(t, sb, connected(host, port))
-	open.stdout.Until(t, "connected")
+	open := probe.Start(t, sb, connected(host, port))
+	open.Stdout.Until(t, "connected")
 	s.restart(t)
 	sb, opener := s.reopened(t, sb.Handle())
 	if got := reach(t, sb, target); got != target {
 		t.Error("after a restart an allowed address is not reached")
 	}
 	out := new(testenv.Output)
-	again, err := opener.OpenProcess(patient(t), open.ID(), engine.Stdio{Stdout: out})
+	again, err := opener.OpenProcess(probe.Patient(t), open.ID(), engine.Stdio{Stdout: out})
 	if err != nil {
 		t.Fatal(err)
 	}
 	setNetwork(t, sb, engine.Network{Mode: engine.NetworkNone})
-	if exit, err := again.Wait(patient(t)); err != nil || exit.Code != 0 || out.String() != "connected\ncut\n" {
+	if exit, err := again.Wait(probe.Patient(t)); err != nil || exit.Code != 0 || out.String() != "connected\ncut\n" {
 		t.Errorf("the connection's command ended with %+v, %v, %q", exit, err, out)
 	}
 }
@@ -381,9 +384,9 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 func checkApart(t *testing.T, s *suite) {
 	a, b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}}),
 		s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
-	listening := start(t, a, greeter("0.0.0.0", 7001))
-	listening.stdout.Until(t, "listening")
-	addrs := strings.Fields(output(t, a, sh("hostname -I")))
+	listening := probe.Start(t, a, greeter("0.0.0.0", 7001))
+	listening.Stdout.Until(t, "listening")
+	addrs := strings.Fields(probe.Output(t, a, probe.Sh("hostname -I")))
 	if len(addrs) == 0 {
 		t.Fatal("the sandbox has no address")
 	}
@@ -405,7 +408,7 @@ func checkWarmNetwork(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	target := fmt.Sprintf("%s:%d", host, server(t, host))
 	for want, n := range map[string]engine.Network{"": {Mode: engine.NetworkNone}, target: allowed(s.rule(t, target))} {
-		sb, err := newWarm(t, s).Claim(patient(t), s.spec(engine.Spec{Limits: someLimits, Network: n}))
+		sb, err := newWarm(t, s).Claim(probe.Patient(t), s.spec(engine.Spec{Limits: someLimits, Network: n}))
 		if err != nil {
 			t.Fatalf("Claim: %v", err)
 		}
@@ -422,8 +425,9 @@ func checkBadNetwork(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
 	for _, bad := range []engine.Network{{Mode: "odd"}, {Mode: engine.NetworkAllow}, allowed("http://example.org/"),
 		allowed("10.0.0.0/99")} {
-		wantKind(t, fmt.Sprintf("%+v", bad), sb.(engine.Networker).SetNetwork(patient(t), bad), errors.Invalid)
-		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Network: bad}))
+		probe.WantKind(t, fmt.Sprintf("%+v", bad), sb.(engine.Networker).SetNetwork(probe.Patient(t), bad),
+			errors.Invalid)
+		_, err := s.engine.Create(probe.Patient(t), s.spec(engine.Spec{Network: bad}))
 		if !errors.Is(err, errors.Invalid) {
 			t.Errorf("Create with %+v: %v", bad, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A1, A3, A4
@@ -36,23 +37,23 @@ var outputChecks = []check{
 }
 
 func checkStreams(t *testing.T, s *suite) {
-	c := start(t, s.shared, sh(`echo out; echo err >&2; printf out2; printf err2 >&2`))
-	c.expect(t, engine.Exit{}, "out\nout2")
-	if got := c.stderr.String(); got != "err\nerr2" {
+	c := probe.Start(t, s.shared, probe.Sh(`echo out; echo err >&2; printf out2; printf err2 >&2`))
+	c.Expect(t, engine.Exit{}, "out\nout2")
+	if got := c.Stderr.String(); got != "err\nerr2" {
 		t.Errorf("stderr %q", got)
 	}
 }
 
 func checkMerged(t *testing.T, s *suite) {
-	cmd := sh(`i=0; while [ $i -lt 200 ]; do echo o$i; echo e$i >&2; i=$((i+1)); done`)
+	cmd := probe.Sh(`i=0; while [ $i -lt 200 ]; do echo o$i; echo e$i >&2; i=$((i+1)); done`)
 	cmd.Merged = true
 	var want strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&want, "o%d\ne%d\n", i, i)
 	}
-	c := start(t, s.shared, cmd)
-	c.expect(t, engine.Exit{}, want.String())
-	if got := c.stderr.String(); got != "" {
+	c := probe.Start(t, s.shared, cmd)
+	c.Expect(t, engine.Exit{}, want.String())
+	if got := c.Stderr.String(); got != "" {
 		t.Errorf("stderr %q", got)
 	}
 }
@@ -63,7 +64,7 @@ func checkBytes(t *testing.T, s *suite) {
 		format.WriteString(`\` + strconv.FormatInt(int64(b)|0o1000, 8)[1:])
 		want.WriteByte(byte(b))
 	}
-	start(t, s.shared, sh("printf '"+format.String()+"'")).expect(t, engine.Exit{}, want.String())
+	probe.Start(t, s.shared, probe.Sh("printf '"+format.String()+"'")).Expect(t, engine.Exit{}, want.String())
 }
 
 // numbers is a writer for the output of `seq 1 n`. It compares the output with the expected one.
@@ -152,7 +153,7 @@ func heap() uint64 {
 }
 
 func checkLarge(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+	dir := probe.NewDir(t, s.shared)
 	before, most := heap(), uint64(0)
 	open := make(chan struct{})
 	measured := int64(0)
@@ -162,17 +163,17 @@ func checkLarge(t *testing.T, s *suite) {
 			measured, most = total, max(most, heap())
 		}
 	}}
-	cmd := sh("seq 1 " + strconv.Itoa(seqLarge) + " && touch done")
+	cmd := probe.Sh("seq 1 " + strconv.Itoa(seqLarge) + " && touch done")
 	cmd.Dir, cmd.Stdout = dir, n
-	c := start(t, s.shared, cmd)
+	c := probe.Start(t, s.shared, cmd)
 	time.Sleep(time.Second) // enough for 100 MB, if nothing blocked them
-	if got := script(t, s.shared, dir, "ls"); got != "" {
+	if got := probe.Script(t, s.shared, dir, "ls"); got != "" {
 		t.Error("the command ended before its output was read")
 	}
 	most = max(most, heap())
 	close(open)
-	if exit := c.waitWith(patientLarge(t), t); exit != (engine.Exit{}) {
-		t.Fatalf("ended with %+v, stderr %.500q", exit, c.stderr)
+	if exit := c.EndWithin(probe.PatientLarge(t), t); exit != (engine.Exit{}) {
+		t.Fatalf("ended with %+v, stderr %.500q", exit, c.Stderr)
 	}
 	if n.wrong != "" || n.total != seqSize(seqLarge) {
 		t.Errorf("%d of %d bytes came; %s", n.total, seqSize(seqLarge), n.wrong)
@@ -196,9 +197,9 @@ func (c *count) Write(p []byte) (int, error) {
 
 func checkLine(t *testing.T, s *suite) {
 	n := &count{b: 'x'}
-	cmd := sh(`head -c 33554432 /dev/zero | tr '\0' x`)
+	cmd := probe.Sh(`head -c 33554432 /dev/zero | tr '\0' x`)
 	cmd.Stdout = n
-	start(t, s.shared, cmd).expect(t, engine.Exit{}, "")
+	probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, "")
 	if n.total != 32<<20 || n.other != 0 {
 		t.Errorf("%d bytes came, %d of them wrong; want %d", n.total, n.other, 32<<20)
 	}
@@ -206,15 +207,15 @@ func checkLine(t *testing.T, s *suite) {
 
 func checkLive(t *testing.T, s *suite) {
 	r, w := io.Pipe()
-	cmd := sh(`echo first; read line; echo "second $line"`)
+	cmd := probe.Sh(`echo first; read line; echo "second $line"`)
 	cmd.Stdin = r
-	c := start(t, s.shared, cmd)
-	c.stdout.Until(t, "first\n") // the command waits for an answer before it continues
+	c := probe.Start(t, s.shared, cmd)
+	c.Stdout.Until(t, "first\n") // the command waits for an answer before it continues
 	if _, err := io.WriteString(w, "answer\n"); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	c.expect(t, engine.Exit{}, "first\nsecond answer\n")
+	c.Expect(t, engine.Exit{}, "first\nsecond answer\n")
 }
 
 // brokenWriter fails at the first write.
@@ -227,11 +228,11 @@ func (b *brokenWriter) Write([]byte) (int, error) {
 
 func checkFailingWriter(t *testing.T, s *suite) {
 	w := &brokenWriter{}
-	cmd := sh(`seq 1 200000; echo done >&2; exit 4`)
+	cmd := probe.Sh(`seq 1 200000; echo done >&2; exit 4`)
 	cmd.Stdout = w
-	c := start(t, s.shared, cmd)
-	if exit := c.wait(t); exit != (engine.Exit{Code: 4}) || c.stderr.String() != "done\n" {
-		t.Errorf("ended with %+v and stderr %q", exit, c.stderr)
+	c := probe.Start(t, s.shared, cmd)
+	if exit := c.End(t); exit != (engine.Exit{Code: 4}) || c.Stderr.String() != "done\n" {
+		t.Errorf("ended with %+v and stderr %q", exit, c.Stderr)
 	}
 	if w.calls != 1 {
 		t.Errorf("the writer was called %d times, want once", w.calls)
@@ -239,48 +240,48 @@ func checkFailingWriter(t *testing.T, s *suite) {
 }
 
 func checkNilWriters(t *testing.T, s *suite) {
-	p, err := s.shared.Start(patient(t), sh(`seq 1 100000; seq 1 100000 >&2; exit 6`))
+	p, err := s.shared.Start(probe.Patient(t), probe.Sh(`seq 1 100000; seq 1 100000 >&2; exit 6`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 6}) {
+	if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{Code: 6}) {
 		t.Errorf("Wait: %+v, %v", exit, err)
 	}
 }
 
 func checkBackground(t *testing.T, s *suite) {
-	sleep := sleeper()
+	sleep := probe.Sleeper()
 	for range 3 {
 		// The slow writer ensures that the last output is still in transit when the command ends.
 		n := &numbers{each: func(int64) { time.Sleep(time.Millisecond) }}
-		cmd := sh(sleep + ` & exec seq 1 800000`)
+		cmd := probe.Sh(sleep + ` & exec seq 1 800000`)
 		cmd.Stdout = n
-		c := start(t, s.shared, cmd)
-		c.expect(t, engine.Exit{}, "")
+		c := probe.Start(t, s.shared, cmd)
+		c.Expect(t, engine.Exit{}, "")
 		if n.wrong != "" || n.total != seqSize(800000) {
 			t.Errorf("%d of %d bytes came; %s", n.total, seqSize(800000), n.wrong)
 		}
-		if err := c.Kill(patient(t)); err != nil {
+		if err := c.Kill(probe.Patient(t)); err != nil {
 			t.Fatalf("Kill: %v", err)
 		}
 	}
-	c := start(t, s.shared, sh(sleep+` & seq 1 10; exit 7`))
-	c.expect(t, engine.Exit{Code: 7}, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n")
-	if got := alive(t, s.shared, sleep); got != 1 {
+	c := probe.Start(t, s.shared, probe.Sh(sleep+` & seq 1 10; exit 7`))
+	c.Expect(t, engine.Exit{Code: 7}, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n")
+	if got := probe.Alive(t, s.shared, sleep); got != 1 {
 		t.Errorf("%d background children are alive, want the one", got)
 	}
-	noisy := sleeper()
-	c = start(t, s.shared, sh(`(while :; do echo noise; `+noisy+`; done) & echo mine; exit 8`))
-	if exit := c.wait(t); exit != (engine.Exit{Code: 8}) || !strings.Contains(c.stdout.String(), "mine\n") {
-		t.Errorf("ended with %+v and stdout %q", exit, c.stdout)
+	noisy := probe.Sleeper()
+	c = probe.Start(t, s.shared, probe.Sh(`(while :; do echo noise; `+noisy+`; done) & echo mine; exit 8`))
+	if exit := c.End(t); exit != (engine.Exit{Code: 8}) || !strings.Contains(c.Stdout.String(), "mine\n") {
+		t.Errorf("ended with %+v and stdout %q", exit, c.Stdout)
 	}
 }
 
 func checkWait(t *testing.T, s *suite) {
 	r, w := io.Pipe()
-	cmd := sh(`read line; exit 5`)
+	cmd := probe.Sh(`read line; exit 5`)
 	cmd.Stdin = r
-	c := start(t, s.shared, cmd)
+	c := probe.Start(t, s.shared, cmd)
 	if _, err := c.Wait(soon(t, 50*time.Millisecond)); !errors.Is(err, errors.Timeout) {
 		t.Errorf("a Wait with a time limit answered %v, want Timeout", err)
 	}
@@ -290,7 +291,7 @@ func checkWait(t *testing.T, s *suite) {
 	ends := make(chan engine.Exit, 3)
 	for range cap(ends) {
 		go func() {
-			exit, err := c.Wait(patient(t))
+			exit, err := c.Wait(probe.Patient(t))
 			if err != nil {
 				t.Errorf("Wait: %v", err)
 			}
@@ -305,7 +306,7 @@ func checkWait(t *testing.T, s *suite) {
 			t.Errorf("one Wait answered %+v", exit)
 		}
 	}
-	if exit := c.wait(t); exit != (engine.Exit{Code: 5}) {
+	if exit := c.End(t); exit != (engine.Exit{Code: 5}) {
 		t.Errorf("a later Wait answered %+v", exit)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 var private = needs(func(c engine.Capabilities) bool { return c.Private }, "the engine announces no private networks")
@@ -36,7 +37,7 @@ func member(all []engine.Sandbox, i int) engine.Private {
 func join(t *testing.T, all ...engine.Sandbox) {
 	t.Helper()
 	for i, sb := range all {
-		if err := sb.(engine.Peered).SetPeers(patient(t), member(all, i)); err != nil {
+		if err := sb.(engine.Peered).SetPeers(probe.Patient(t), member(all, i)); err != nil {
 			t.Fatalf("SetPeers: %v", err)
 		}
 	}
@@ -46,9 +47,9 @@ func checkPrivate(t *testing.T, s *suite) {
 	a := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkNone}})
 	b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
 	c := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
-	start(t, a, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
-	start(t, b, greeter("0.0.0.0", 7002)).stdout.Until(t, "listening")
-	start(t, b, greeter("127.0.0.1", 7003)).stdout.Until(t, "listening")
+	probe.Start(t, a, greeter("0.0.0.0", 7001)).Stdout.Until(t, "listening")
+	probe.Start(t, b, greeter("0.0.0.0", 7002)).Stdout.Until(t, "listening")
+	probe.Start(t, b, greeter("127.0.0.1", 7003)).Stdout.Until(t, "listening")
 	join(t, a, b)
 	host := hostAddress(t)
 	targets := []string{"a:7001", "b:7002", "b:7003", "c:7001", "10.104.97.1:7001", "10.104.97.2:7002"}
@@ -78,14 +79,14 @@ func checkPrivate(t *testing.T, s *suite) {
 func checkPrivateEnded(t *testing.T, s *suite) {
 	a, b := s.create(t, engine.Spec{}), s.create(t, engine.Spec{})
 	join(t, a, b)
-	if err := b.Destroy(patient(t)); err != nil {
+	if err := b.Destroy(probe.Patient(t)); err != nil {
 		t.Fatal(err)
 	}
 	bad := member([]engine.Sandbox{a, b}, 0)
 	bad.Addr = netip.MustParseAddr("fd00::1")
-	wantKind(t, "an IPv6 address", a.(engine.Peered).SetPeers(patient(t), bad), errors.Invalid)
+	probe.WantKind(t, "an IPv6 address", a.(engine.Peered).SetPeers(probe.Patient(t), bad), errors.Invalid)
 	c := s.create(t, engine.Spec{})
-	start(t, c, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
+	probe.Start(t, c, greeter("0.0.0.0", 7001)).Stdout.Until(t, "listening")
 	join(t, a, c) // at the address of the one that has ended
 	if got := reach(t, a, "b:7001"); got != "b:7001" {
 		t.Error("the successor of an ended peer is not reached")
@@ -96,7 +97,7 @@ func checkPrivateRestart(t *testing.T, s *suite) {
 	s = s.separate(t)
 	a, b := s.create(t, engine.Spec{}), s.create(t, engine.Spec{})
 	join(t, a, b)
-	start(t, b, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
+	probe.Start(t, b, greeter("0.0.0.0", 7001)).Stdout.Until(t, "listening")
 	s.restart(t)
 	a, _ = s.reopened(t, a.Handle())
 	if got := reach(t, a, "b:7001"); strings.TrimSpace(got) != "b:7001" {

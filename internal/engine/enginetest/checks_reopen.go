@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A4, A5
@@ -41,7 +42,7 @@ var reopenChecks = []check{
 func checkReopenSandbox(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{ID: "reopened-1", Env: map[string]string{"KEPT": "yes"}, Dir: "/kept"})
-	put(t, sb, "/kept", file("file", "content", 0o600))
+	probe.Put(t, sb, "/kept", probe.File("file", "content", 0o600))
 	before := sb.Handle()
 	if before.ID != "reopened-1" || before.Ref == "" {
 		t.Errorf("the handle is %+v", before)
@@ -55,21 +56,21 @@ func checkReopenSandbox(t *testing.T, s *suite) {
 	if err := json.Unmarshal(data, &h); err != nil {
 		t.Fatal(err)
 	}
-	sb, err = s.engine.Open(patient(t), h)
+	sb, err = s.engine.Open(probe.Patient(t), h)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
 	if sb.Handle() != before {
 		t.Errorf("the handle is %+v now, and was %+v", sb.Handle(), before)
 	}
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) != 1 || list[0] != before {
+	if list, err := s.engine.List(probe.Patient(t)); err != nil || len(list) != 1 || list[0] != before {
 		t.Errorf("List: %+v, %v; want %+v", list, err, before)
 	}
-	if got := output(t, sb, sh(`cat file; echo " $KEPT"`)); got != "content yes\n" {
+	if got := probe.Output(t, sb, probe.Sh(`cat file; echo " $KEPT"`)); got != "content yes\n" {
 		t.Errorf("the sandbox has %q", got)
 	}
-	_, err = s.engine.Create(patient(t), s.spec(engine.Spec{ID: "reopened-1"}))
-	wantKind(t, "a second sandbox with the id of one that was found", err, errors.Conflict)
+	_, err = s.engine.Create(probe.Patient(t), s.spec(engine.Spec{ID: "reopened-1"}))
+	probe.WantKind(t, "a second sandbox with the id of one that was found", err, errors.Conflict)
 }
 
 // counter prints numbers to both outputs, one each 100 ms, and exits with 5.
@@ -84,12 +85,12 @@ func counted(n int) (stdout, stderr string) {
 }
 
 // found opens a process that must exist.
-func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader) command {
+func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader) probe.Command {
 	t.Helper()
-	c := command{stdout: new(testenv.Output), stderr: new(testenv.Output)}
+	c := probe.Command{Stdout: new(testenv.Output), Stderr: new(testenv.Output)}
 	truncated := int64(0)
-	p, err := opener.OpenProcess(patient(t), id, engine.Stdio{
-		Stdin: stdin, Stdout: c.stdout, Stderr: c.stderr, Truncated: func(n int64) { truncated = n },
+	p, err := opener.OpenProcess(probe.Patient(t), id, engine.Stdio{
+		Stdin: stdin, Stdout: c.Stdout, Stderr: c.Stderr, Truncated: func(n int64) { truncated = n },
 	})
 	if err != nil {
 		t.Fatalf("OpenProcess: %v", err)
@@ -108,7 +109,7 @@ func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader
 func detach(t *testing.T, s *suite, sb engine.Sandbox,
 	cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
 	t.Helper()
-	p, err := sb.Start(patient(t), cmd)
+	p, err := sb.Start(probe.Patient(t), cmd)
 	if err != nil {
 		t.Fatalf("Start: %v", err)
 	}
@@ -120,22 +121,22 @@ func detach(t *testing.T, s *suite, sb engine.Sandbox,
 func checkReopenRunning(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	_, opener, id := detach(t, s, sb, sh(fmt.Sprintf(counter, 80)))
-	infos, err := opener.Processes(patient(t))
+	_, opener, id := detach(t, s, sb, probe.Sh(fmt.Sprintf(counter, 80)))
+	infos, err := opener.Processes(probe.Patient(t))
 	if err != nil || len(infos) != 1 || infos[0].ID != id || infos[0].Exit != nil {
 		t.Fatalf("Processes: %+v, %v; want %s, running", infos, err, id)
 	}
 	c := found(t, opener, id, nil)
 	stdout, stderr := counted(80)
-	c.expect(t, engine.Exit{Code: 5}, stdout)
-	if got := c.stderr.String(); got != stderr {
+	c.Expect(t, engine.Exit{Code: 5}, stdout)
+	if got := c.Stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
 	}
 	// Repeat this now that the command has ended.
 	s.restart(t)
 	_, opener = s.reopened(t, sb.Handle())
-	found(t, opener, id, nil).expect(t, engine.Exit{Code: 5}, stdout)
-	infos, err = opener.Processes(patient(t))
+	found(t, opener, id, nil).Expect(t, engine.Exit{Code: 5}, stdout)
+	infos, err = opener.Processes(probe.Patient(t))
 	if err != nil || len(infos) != 1 || infos[0].Exit == nil || *infos[0].Exit != (engine.Exit{Code: 5}) {
 		t.Errorf("Processes: %+v, %v; want %s, ended with 5", infos, err, id)
 	}
@@ -144,11 +145,11 @@ func checkReopenRunning(t *testing.T, s *suite) {
 func checkReopenEnded(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	p, err := sb.Start(patient(t), sh(fmt.Sprintf(counter, 3)+`; exit 1`))
+	p, err := sb.Start(probe.Patient(t), probe.Sh(fmt.Sprintf(counter, 3)+`; exit 1`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	killed, err := sb.Start(patient(t), sh(`echo dying; kill -9 $$`))
+	killed, err := sb.Start(probe.Patient(t), probe.Sh(`echo dying; kill -9 $$`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,47 +162,47 @@ func checkReopenEnded(t *testing.T, s *suite) {
 	_, opener := s.reopened(t, sb.Handle())
 	c := found(t, opener, p.ID(), nil)
 	stdout, stderr := counted(3)
-	c.expect(t, engine.Exit{Code: 5}, stdout)
-	if got := c.stderr.String(); got != stderr {
+	c.Expect(t, engine.Exit{Code: 5}, stdout)
+	if got := c.Stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
 	}
-	found(t, opener, killed.ID(), nil).expect(t, engine.Exit{Code: 137, Signal: "KILL"}, "dying\n")
+	found(t, opener, killed.ID(), nil).Expect(t, engine.Exit{Code: 137, Signal: "KILL"}, "dying\n")
 }
 
 func checkReopenInput(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	cmd := sh(`while read line; do echo "got $line"; done; echo end; exit 3`)
-	cmd.Stdin = io.MultiReader(strings.NewReader("one\n"), silent(t))
-	c := start(t, sb, cmd)
-	c.stdout.Until(t, "got one\n")
+	cmd := probe.Sh(`while read line; do echo "got $line"; done; echo end; exit 3`)
+	cmd.Stdin = io.MultiReader(strings.NewReader("one\n"), probe.Silent(t))
+	c := probe.Start(t, sb, cmd)
+	c.Stdout.Until(t, "got one\n")
 	s.restart(t)
 	_, opener := s.reopened(t, sb.Handle())
 	watcher := found(t, opener, c.ID(), nil)
-	watcher.stdout.Until(t, "got one\n")
-	found(t, opener, c.ID(), strings.NewReader("two\nthree\n")).expect(t, engine.Exit{Code: 3},
+	watcher.Stdout.Until(t, "got one\n")
+	found(t, opener, c.ID(), strings.NewReader("two\nthree\n")).Expect(t, engine.Exit{Code: 3},
 		"got one\ngot two\ngot three\nend\n")
-	watcher.expect(t, engine.Exit{Code: 3}, "got one\ngot two\ngot three\nend\n")
+	watcher.Expect(t, engine.Exit{Code: 3}, "got one\ngot two\ngot three\nend\n")
 }
 
 func checkReopenControl(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	sleep := sleeper()
+	sleep := probe.Sleeper()
 	again, opener, id := detach(t, s, sb,
-		sh(`trap 'echo got it' USR1; (setsid `+sleep+` &); echo ready; while :; do sleep 0.05; done`))
+		probe.Sh(`trap 'echo got it' USR1; (setsid `+sleep+` &); echo ready; while :; do sleep 0.05; done`))
 	c := found(t, opener, id, nil)
-	c.stdout.Until(t, "ready\n")
-	if err := c.Signal(patient(t), "USR1"); err != nil {
+	c.Stdout.Until(t, "ready\n")
+	if err := c.Signal(probe.Patient(t), "USR1"); err != nil {
 		t.Fatalf("Signal: %v", err)
 	}
-	c.stdout.Until(t, "got it\n")
-	aliveAtLeast(t, again, sleep, 2)
-	if err := c.Kill(patient(t)); err != nil {
+	c.Stdout.Until(t, "got it\n")
+	probe.AliveAtLeast(t, again, sleep, 2)
+	if err := c.Kill(probe.Patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	c.expect(t, engine.Exit{Code: 137, Signal: "KILL"}, "ready\ngot it\n")
-	if n := alive(t, again, sleep); n != 0 {
+	c.Expect(t, engine.Exit{Code: 137, Signal: "KILL"}, "ready\ngot it\n")
+	if n := probe.Alive(t, again, sleep); n != 0 {
 		t.Errorf("%d processes are alive after Kill", n)
 	}
 }
@@ -209,63 +210,63 @@ func checkReopenControl(t *testing.T, s *suite) {
 func checkReopenTerminal(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
-	cmd := terminal(sh(`echo ready; read line; stty size; exit 4`))
-	cmd.Stdin = silent(t)
+	cmd := terminal(probe.Sh(`echo ready; read line; stty size; exit 4`))
+	cmd.Stdin = probe.Silent(t)
 	_, opener, id := detach(t, s, sb, cmd)
 	r, w := io.Pipe()
 	c := found(t, opener, id, r)
-	c.stdout.Until(t, "ready\r\n")
-	if err := c.Resize(patient(t), engine.Size{Rows: 40, Cols: 99}); err != nil {
+	c.Stdout.Until(t, "ready\r\n")
+	if err := c.Resize(probe.Patient(t), engine.Size{Rows: 40, Cols: 99}); err != nil {
 		t.Fatalf("Resize: %v", err)
 	}
 	typeText(t, w, "go\n")
-	c.expect(t, engine.Exit{Code: 4}, "ready\r\ngo\r\n40 99\r\n")
-	if infos, err := opener.Processes(patient(t)); err != nil || len(infos) != 1 || !infos[0].Terminal {
+	c.Expect(t, engine.Exit{Code: 4}, "ready\r\ngo\r\n40 99\r\n")
+	if infos, err := opener.Processes(probe.Patient(t)); err != nil || len(infos) != 1 || !infos[0].Terminal {
 		t.Errorf("Processes: %+v, %v; want a terminal", infos, err)
 	}
 }
 
 func checkReopenTwice(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
-	c := start(t, s.shared, sh(`echo ready; read line; seq 1 100000; exit 2`+"\n"))
-	c.wait(t) // with a nil input, read ends immediately
-	want := c.stdout.String()
+	c := probe.Start(t, s.shared, probe.Sh(`echo ready; read line; seq 1 100000; exit 2`+"\n"))
+	c.End(t) // with a nil input, read ends immediately
+	want := c.Stdout.String()
 	if int64(len(want)) != int64(len("ready\n"))+seqSize(100000) {
 		t.Fatalf("%d bytes came", len(want))
 	}
 	r, w := io.Pipe()
-	cmd := sh(`echo ready; read line; seq 1 100000; exit 2`)
+	cmd := probe.Sh(`echo ready; read line; seq 1 100000; exit 2`)
 	cmd.Stdin = r
-	c = start(t, s.shared, cmd)
-	opened := []command{found(t, opener, c.ID(), nil), found(t, opener, c.ID(), nil)}
+	c = probe.Start(t, s.shared, cmd)
+	opened := []probe.Command{found(t, opener, c.ID(), nil), found(t, opener, c.ID(), nil)}
 	for _, o := range opened {
-		o.stdout.Until(t, "ready\n")
+		o.Stdout.Until(t, "ready\n")
 	}
 	typeText(t, w, "go\n")
 	for _, o := range append(opened, c, found(t, opener, c.ID(), nil)) {
-		if exit := o.wait(t); exit != (engine.Exit{Code: 2}) || o.stdout.String() != want {
-			t.Errorf("ended with %+v and %d bytes, want %d", exit, len(o.stdout.String()), len(want))
+		if exit := o.End(t); exit != (engine.Exit{Code: 2}) || o.Stdout.String() != want {
+			t.Errorf("ended with %+v and %d bytes, want %d", exit, len(o.Stdout.String()), len(want))
 		}
 	}
-	found(t, opener, c.ID(), nil).expect(t, engine.Exit{Code: 2}, want)
+	found(t, opener, c.ID(), nil).Expect(t, engine.Exit{Code: 2}, want)
 }
 
 func checkReopenBounded(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+	dir := probe.NewDir(t, s.shared)
 	r, w := io.Pipe()
-	cmd := sh("seq 1 " + strconv.Itoa(seqLarge) + "; touch done; read line; exit 3")
+	cmd := probe.Sh("seq 1 " + strconv.Itoa(seqLarge) + "; touch done; read line; exit 3")
 	cmd.Dir, cmd.Stdin = dir, r
-	p, err := s.shared.Start(patient(t), cmd)
+	p, err := s.shared.Start(probe.Patient(t), cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = sh("while ! test -e done; do sleep 0.1; done")
+	cmd = probe.Sh("while ! test -e done; do sleep 0.1; done")
 	cmd.Dir = dir
-	start(t, s.shared, cmd).waitWith(patientLarge(t), t)
+	probe.Start(t, s.shared, cmd).EndWithin(probe.PatientLarge(t), t)
 	running, waitRunning := openSequence(t, s, p.ID())
 	typeText(t, w, "go\n")
 	waitRunning()
-	if exit, err := p.Wait(patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+	if exit, err := p.Wait(probe.Patient(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 		t.Errorf("Wait: %+v, %v", exit, err)
 	}
 	ended, waitEnded := openSequence(t, s, p.ID())
@@ -281,7 +282,7 @@ func checkReopenBounded(t *testing.T, s *suite) {
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}
-	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patientLarge(t), id,
+	p, err := s.shared.(engine.ProcessOpener).OpenProcess(probe.PatientLarge(t), id,
 		engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
 			if n.total != 0 {
 				t.Error("Truncated was called after the first byte")
@@ -292,7 +293,7 @@ func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 		t.Fatalf("OpenProcess: %v", err)
 	}
 	return n, func() {
-		if exit, err := p.Wait(patientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+		if exit, err := p.Wait(probe.PatientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 			t.Errorf("Wait: %+v, %v", exit, err)
 		}
 	}
@@ -301,9 +302,9 @@ func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 func checkReopenLeft(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
 	r, w := io.Pipe()
-	cmd := sh("read line; seq 1 " + strconv.Itoa(seqLarge) + "; exit 3")
+	cmd := probe.Sh("read line; seq 1 " + strconv.Itoa(seqLarge) + "; exit 3")
 	cmd.Stdin = r
-	p, err := s.shared.Start(patient(t), cmd)
+	p, err := s.shared.Start(probe.Patient(t), cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,10 +323,10 @@ func checkReopenLeft(t *testing.T, s *suite) {
 	<-begun
 	leave()
 	close(blocked)
-	if _, err := opened.Wait(patient(t)); errors.KindOf(err) != errors.Canceled {
+	if _, err := opened.Wait(probe.Patient(t)); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("Wait of who left: %v, want Canceled", err)
 	}
-	if exit, err := p.Wait(patientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
+	if exit, err := p.Wait(probe.PatientLarge(t)); err != nil || exit != (engine.Exit{Code: 3}) {
 		t.Errorf("Wait: %+v, %v", exit, err)
 	}
 }
@@ -336,22 +337,22 @@ func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
 
 func checkReopenUnknown(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
-	for _, id := range []string{"nosuchprocess", "", ".", "..", "../" + newID(), "a/b", "\x00",
+	for _, id := range []string{"nosuchprocess", "", ".", "..", "../" + probe.NewID(), "a/b", "\x00",
 		strings.Repeat("x", 5000)} {
-		_, err := opener.OpenProcess(patient(t), id, engine.Stdio{})
-		wantKind(t, fmt.Sprintf("OpenProcess(%.20q)", id), err, errors.NotFound)
+		_, err := opener.OpenProcess(probe.Patient(t), id, engine.Stdio{})
+		probe.WantKind(t, fmt.Sprintf("OpenProcess(%.20q)", id), err, errors.NotFound)
 	}
 }
 
 func checkProcesses(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	opener := sb.(engine.ProcessOpener)
-	if infos, err := opener.Processes(patient(t)); err != nil || len(infos) != 0 {
+	if infos, err := opener.Processes(probe.Patient(t)); err != nil || len(infos) != 0 {
 		t.Errorf("Processes of a new sandbox: %+v, %v", infos, err)
 	}
 	before := time.Now().Add(-5 * time.Second)
-	ended := start(t, sb, engine.Command{Args: []string{"sh", "-c", "exit 7", "ü"}})
-	ended.wait(t)
+	ended := probe.Start(t, sb, engine.Command{Args: []string{"sh", "-c", "exit 7", "ü"}})
+	ended.End(t)
 	// The command must continue when the context of Start ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	running, err := sb.Start(ctx, engine.Command{Args: []string{"sleep", "600"}})
@@ -359,7 +360,7 @@ func checkProcesses(t *testing.T, s *suite) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	infos, err := opener.Processes(patient(t))
+	infos, err := opener.Processes(probe.Patient(t))
 	if err != nil {
 		t.Fatal(err)
 	}

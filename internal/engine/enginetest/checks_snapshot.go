@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
@@ -56,7 +57,7 @@ var snapshotChecks = []check{
 // ends.
 func (s *suite) snapshot(t *testing.T, sb engine.Sandbox, parent, path string) image.Image {
 	t.Helper()
-	img, err := s.trySnapshot(patient(t), sb, parent, path)
+	img, err := s.trySnapshot(probe.Patient(t), sb, parent, path)
 	if err != nil {
 		t.Fatalf("Snapshot: %v", err)
 	}
@@ -115,7 +116,8 @@ for root in sys.argv[1:]: walk(os.fsencode(root))
 // trees returns the manifest of trees in a sandbox.
 func trees(t *testing.T, sb engine.Sandbox, roots ...string) string {
 	t.Helper()
-	return output(t, sb, engine.Command{Args: append([]string{"python3", "-c", manifest}, roots...), User: "root"})
+	return probe.Output(t, sb, engine.Command{Args: append([]string{"python3", "-c", manifest}, roots...),
+		User: "root"})
 }
 
 // same compares manifests and reports the first lines that differ.
@@ -194,21 +196,21 @@ os.symlink('python3', '/usr/bin/snake'); os.chmod('/', 0o751)
 
 func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
-	output(t, first, engine.Command{Args: []string{"python3", "-c", zoo}, User: "root"})
+	probe.Output(t, first, engine.Command{Args: []string{"python3", "-c", zoo}, User: "root"})
 	// A socket is useless without its listener.
-	script(t, first, "/", "test -S /zoo/socket && rm /zoo/socket && touch -d @1600000000.123456789 /zoo")
+	probe.Script(t, first, "/", "test -S /zoo/socket && rm /zoo/socket && touch -d @1600000000.123456789 /zoo")
 	roots := []string{"/zoo", "/etc", "/usr/share/doc", "/usr/bin/env", "/usr/bin/snake", "/usr/bin/python3"}
 	want := trees(t, first, roots...)
 	img := s.snapshot(t, first, s.image, "")
 	second := s.create(t, engine.Spec{Image: img.ID})
 	same(t, trees(t, second, roots...), want)
-	if got := script(t, second, "/",
+	if got := probe.Script(t, second, "/",
 		"stat -c %a / && test ! -e /etc/debian_version && du -k /zoo/sparse /zoo/hole | cut -f1 | tr '\\n' ' '"); !strings.HasPrefix(got, "751\n") {
 		t.Errorf("the root directory: %s", got)
 	}
 	same(t, trees(t, first, roots...), want) // the first one is unchanged
 	// A snapshot of a snapshot is one layer on the same root.
-	script(t, second, "/zoo", "rm -r closed sticky plain && echo more > more && mkdir /etc/debian_version")
+	probe.Script(t, second, "/zoo", "rm -r closed sticky plain && echo more > more && mkdir /etc/debian_version")
 	want = trees(t, second, roots...)
 	again := s.snapshot(t, second, img.ID, "")
 	third := s.create(t, engine.Spec{Image: again.ID})
@@ -222,7 +224,7 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	}
 	var one, two bytes.Buffer
 	for _, b := range []*bytes.Buffer{&one, &two} {
-		if err := third.(engine.Snapshotter).Snapshot(patient(t), "", b); err != nil {
+		if err := third.(engine.Snapshotter).Snapshot(probe.Patient(t), "", b); err != nil {
 			t.Fatalf("Snapshot: %v", err)
 		}
 	}
@@ -233,13 +235,13 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 
 func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	writer := start(t, sb, sh(`n=0; while :; do n=$((n+1)); echo $n > /a; echo $n > /b; echo $n; done`))
+	writer := probe.Start(t, sb, probe.Sh(`n=0; while :; do n=$((n+1)); echo $n > /a; echo $n > /b; echo $n; done`))
 	for _, text := range []string{"\n100\n", "\n300\n"} {
-		writer.stdout.Until(t, text)
+		writer.Stdout.Until(t, text)
 		img := s.snapshot(t, sb, s.image, "")
 		copied := s.create(t, engine.Spec{Image: img.ID})
 		var a, b int
-		if _, err := fmt.Sscan(script(t, copied, "/", "cat /a; echo; cat /b"), &a, &b); err != nil && a+b == 0 {
+		if _, err := fmt.Sscan(probe.Script(t, copied, "/", "cat /a; echo; cat /b"), &a, &b); err != nil && a+b == 0 {
 			t.Fatalf("the files of the snapshot: %v", err)
 		}
 		// Each file is truncated before it is written. The files written before it are complete.
@@ -247,19 +249,19 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 			t.Errorf("the snapshot has /a of %d and /b of %d", a, b)
 		}
 	}
-	_, moved := writer.stdout.Change()
+	_, moved := writer.Stdout.Change()
 	<-moved // the writer continues
 }
 
 func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/",
+	probe.Script(t, sb, "/",
 		"mkdir /two && head -c 10000000 /dev/urandom > /two/big && for i in 1 2 3; do echo $i > /two/$i; done")
 	var streams [2]bytes.Buffer
 	var g sync.WaitGroup
 	for i := range streams {
 		g.Go(func() {
-			if err := sb.(engine.Snapshotter).Snapshot(patient(t), "", &streams[i]); err != nil {
+			if err := sb.(engine.Snapshotter).Snapshot(probe.Patient(t), "", &streams[i]); err != nil {
 				t.Errorf("Snapshot: %v", err)
 			}
 		})
@@ -268,37 +270,38 @@ func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
 	if !bytes.Equal(streams[0].Bytes(), streams[1].Bytes()) || streams[0].Len() < 10000000 {
 		t.Errorf("the snapshots have %d and %d bytes", streams[0].Len(), streams[1].Len())
 	}
-	if entries := untar(t, &streams[0]); entries["two/2"].content != "2\n" {
-		t.Errorf("two/2 in the snapshot is %q", entries["two/2"].content)
+	if entries := probe.Untar(t, &streams[0]); entries["two/2"].Content != "2\n" {
+		t.Errorf("two/2 in the snapshot is %q", entries["two/2"].Content)
 	}
 }
 
 func checkSnapshotOfDirectory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/",
+	probe.Script(t, sb, "/",
 		"mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && "+
 			"echo 2 > /elsewhere/file && ln -s /here /way")
 	img := s.snapshot(t, sb, s.image, "/way/below")
 	copied := s.create(t, engine.Spec{Image: img.ID})
-	if got := script(t, copied, "/",
+	if got := probe.Script(t, copied, "/",
 		"cat /here/below/file; ls -d /elsewhere /way 2>/dev/null | wc -l"); got != "1\n0\n" {
 		t.Errorf("a snapshot of /here/below has %q", got)
 	}
 	for path, kind := range map[string]errors.Kind{"/nowhere": errors.NotFound, "/here/below/file": errors.Invalid,
 		"/proc/self": errors.Invalid, "relative": errors.Invalid} {
-		wantKind(t, "Snapshot of "+path, sb.(engine.Snapshotter).Snapshot(patient(t), path, io.Discard), kind)
+		probe.WantKind(t, "Snapshot of "+path, sb.(engine.Snapshotter).Snapshot(probe.Patient(t), path, io.Discard),
+			kind)
 	}
 }
 
 func checkSnapshotImages(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/", "mkdir /two && head -c 1000000 /dev/urandom > /two/big && sha256sum /two/big > /two/sum")
+	probe.Script(t, sb, "/", "mkdir /two && head -c 1000000 /dev/urandom > /two/big && sha256sum /two/big > /two/sum")
 	var made [2]image.Image
 	var g sync.WaitGroup
 	for i := range made {
 		g.Go(func() {
 			var err error
-			if made[i], err = s.trySnapshot(patient(t), sb, s.image, ""); err != nil {
+			if made[i], err = s.trySnapshot(probe.Patient(t), sb, s.image, ""); err != nil {
 				t.Errorf("Snapshot: %v", err)
 			}
 		})
@@ -310,32 +313,32 @@ func checkSnapshotImages(t *testing.T, s *suite) {
 			t.Fatalf("the image is %+v, its snapshot %+v", img, img.Snapshot)
 		}
 		copied := s.create(t, engine.Spec{Image: img.ID})
-		script(t, copied, "/", "sha256sum -c /two/sum")
-		if err := copied.Destroy(patient(t)); err != nil {
+		probe.Script(t, copied, "/", "sha256sum -c /two/sum")
+		if err := copied.Destroy(probe.Patient(t)); err != nil {
 			t.Errorf("Destroy: %v", err)
 		}
 	}
 	for _, img := range made {
-		if err := s.engine.Images().Delete(patient(t), img.ID); err != nil {
+		if err := s.engine.Images().Delete(probe.Patient(t), img.ID); err != nil {
 			t.Errorf("Delete: %v", err)
 		}
-		_, err := s.engine.Images().Find(patient(t), img.ID)
-		wantKind(t, "Find of a deleted snapshot", err, errors.NotFound)
+		_, err := s.engine.Images().Find(probe.Patient(t), img.ID)
+		probe.WantKind(t, "Find of a deleted snapshot", err, errors.NotFound)
 	}
-	ctx, cancel := context.WithCancel(patient(t))
+	ctx, cancel := context.WithCancel(probe.Patient(t))
 	cancel()
-	from, err := s.engine.Images().Find(patient(t), s.image)
+	from, err := s.engine.Images().Find(probe.Patient(t), s.image)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = sb.(engine.Imager).SnapshotImage(ctx, from, image.SnapshotOptions{})
-	wantKind(t, "a canceled SnapshotImage", err, errors.Canceled)
-	start(t, sb, sh("echo on")).expect(t, engine.Exit{}, "on\n")
-	if err := sb.Destroy(patient(t)); err != nil {
+	probe.WantKind(t, "a canceled SnapshotImage", err, errors.Canceled)
+	probe.Start(t, sb, probe.Sh("echo on")).Expect(t, engine.Exit{}, "on\n")
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	_, err = s.trySnapshot(patient(t), sb, s.image, "")
-	wantKind(t, "SnapshotImage of a sandbox that was destroyed", err, errors.Conflict)
+	_, err = s.trySnapshot(probe.Patient(t), sb, s.image, "")
+	probe.WantKind(t, "SnapshotImage of a sandbox that was destroyed", err, errors.Conflict)
 }
 
 // stuck is a receiver that accepts only the first bytes, and then waits for the error to return.
@@ -357,7 +360,7 @@ func (w *stuck) Write(p []byte) (int, error) {
 // for the error.
 func hold(t *testing.T, sb engine.Sandbox, ctx context.Context) (*stuck, <-chan error) {
 	t.Helper()
-	script(t, sb, "/", "head -c 50000000 /dev/urandom > /large")
+	probe.Script(t, sb, "/", "head -c 50000000 /dev/urandom > /large")
 	w, done := &stuck{begun: make(chan struct{}), end: make(chan error, 1)}, make(chan error, 1)
 	go func() { done <- sb.(engine.Snapshotter).Snapshot(ctx, "", w) }()
 	<-w.begun
@@ -366,59 +369,59 @@ func hold(t *testing.T, sb engine.Sandbox, ctx context.Context) (*stuck, <-chan 
 
 func checkSnapshotCanceled(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	ctx, cancel := context.WithCancel(patient(t))
+	ctx, cancel := context.WithCancel(probe.Patient(t))
 	w, done := hold(t, sb, ctx)
 	cancel()
 	w.end <- context.Canceled
-	wantKind(t, "a canceled Snapshot", <-done, errors.Canceled)
-	start(t, sb, sh("echo on")).expect(t, engine.Exit{}, "on\n")
+	probe.WantKind(t, "a canceled Snapshot", <-done, errors.Canceled)
+	probe.Start(t, sb, probe.Sh("echo on")).Expect(t, engine.Exit{}, "on\n")
 }
 
 func checkSnapshotReceiverFails(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	w, done := hold(t, sb, patient(t))
+	w, done := hold(t, sb, probe.Patient(t))
 	w.end <- errors.Newf(errors.Exhausted, "the disk is full")
-	wantKind(t, "Snapshot to a full disk", <-done, errors.Exhausted)
-	start(t, sb, sh("echo on")).expect(t, engine.Exit{}, "on\n")
+	probe.WantKind(t, "Snapshot to a full disk", <-done, errors.Exhausted)
+	probe.Start(t, sb, probe.Sh("echo on")).Expect(t, engine.Exit{}, "on\n")
 }
 
 func checkSnapshotDestroyed(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	w, done := hold(t, sb, patient(t))
-	if err := sb.Destroy(patient(t)); err != nil {
+	w, done := hold(t, sb, probe.Patient(t))
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Errorf("Destroy: %v", err)
 	}
 	close(w.end)
-	wantKind(t, "Snapshot of a sandbox that is destroyed", <-done, errors.Conflict, errors.Unavailable)
-	wantKind(t, "Snapshot of a sandbox that was destroyed", sb.(engine.Snapshotter).Snapshot(patient(t), "",
+	probe.WantKind(t, "Snapshot of a sandbox that is destroyed", <-done, errors.Conflict, errors.Unavailable)
+	probe.WantKind(t, "Snapshot of a sandbox that was destroyed", sb.(engine.Snapshotter).Snapshot(probe.Patient(t), "",
 		io.Discard), errors.Conflict)
 }
 
 func checkSnapshotClaimed(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
-	script(t, first, "/",
+	probe.Script(t, first, "/",
 		"useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > "+
 			"/kept")
 	img := s.snapshot(t, first, s.image, "")
 	for _, prepared := range []bool{false, true} {
-		w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{})
+		w, err := s.engine.(engine.Warmer).Warm(probe.Patient(t), engine.Limits{})
 		if err != nil {
 			t.Fatalf("Warm: %v", err)
 		}
 		if p, ok := w.(engine.Preparer); ok && prepared {
-			if err := p.Prepare(patient(t), img.ID, warming); err != nil {
+			if err := p.Prepare(probe.Patient(t), img.ID, warming); err != nil {
 				t.Fatalf("Prepare: %v", err)
 			}
 		}
-		sb, err := w.Claim(patient(t), s.spec(engine.Spec{Image: img.ID, User: "somebody"}))
+		sb, err := w.Claim(probe.Patient(t), s.spec(engine.Spec{Image: img.ID, User: "somebody"}))
 		if err != nil {
 			t.Fatalf("Claim: %v", err)
 		}
 		h := sb.Handle()
 		t.Cleanup(func() { s.destroy(t, h, sb) })
-		start(t, sb, sh("id -u; cat /kept")).expect(t, engine.Exit{}, "4321\nkept\n")
+		probe.Start(t, sb, probe.Sh("id -u; cat /kept")).Expect(t, engine.Exit{}, "4321\nkept\n")
 		if s.engine.Capabilities().Isolated {
-			if got := output(t, sb, sh("grep -c $(hostname) /etc/hosts")); got != "1\n" {
+			if got := probe.Output(t, sb, probe.Sh("grep -c $(hostname) /etc/hosts")); got != "1\n" {
 				t.Errorf("its name is %s times in /etc/hosts", got)
 			}
 		}
@@ -426,25 +429,25 @@ func checkSnapshotClaimed(t *testing.T, s *suite) {
 }
 
 func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
-	name := strings.ToLower(newID())
-	v, err := s.engine.Volumes().Create(patient(t), name)
+	name := strings.ToLower(probe.NewID())
+	v, err := s.engine.Volumes().Create(probe.Patient(t), name)
 	if err != nil {
 		t.Fatalf("Create: %v", err)
 	}
 	sb := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
-	script(t, sb, "/", "echo there > /data/volume/file && echo here > /data/file")
+	probe.Script(t, sb, "/", "echo there > /data/volume/file && echo here > /data/file")
 	img := s.snapshot(t, sb, s.image, "")
 	copied := s.create(t, engine.Spec{Image: img.ID})
-	if got := script(t, copied, "/", "cat /data/file; ls /data/volume"); got != "here\n" {
+	if got := probe.Script(t, copied, "/", "cat /data/file; ls /data/volume"); got != "here\n" {
 		t.Errorf("the snapshot has %q", got)
 	}
-	_, err = s.trySnapshot(patient(t), sb, s.image, "/data/volume")
+	_, err = s.trySnapshot(probe.Patient(t), sb, s.image, "/data/volume")
 	// Unsupported is for engines without snapshots of directories.
-	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported)
+	probe.WantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported)
 	commit(t, v)
 	// A sandbox with a volume gets the files of a snapshot, too.
 	both := s.create(t, engine.Spec{Image: img.ID, Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
-	if got := script(t, both, "/", "cat /data/file /data/volume/file"); got != "here\nthere\n" {
+	if got := probe.Script(t, both, "/", "cat /data/file /data/volume/file"); got != "here\nthere\n" {
 		t.Errorf("a sandbox from the snapshot with the volume has %q", got)
 	}
 	t.Cleanup(func() { _ = s.engine.Volumes().Delete(context.Background(), name) })
@@ -452,15 +455,15 @@ func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
 
 func checkSnapshotTooLarge(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/", "head -c 20000000 /dev/urandom > /large")
+	probe.Script(t, sb, "/", "head -c 20000000 /dev/urandom > /large")
 	img := s.snapshot(t, sb, s.image, "")
 	spec := s.spec(engine.Spec{Image: img.ID, Limits: engine.Limits{Disk: 10 << 20}})
-	made, err := s.engine.Create(patient(t), spec)
-	wantKind(t, "Create with too little disk", err, errors.Exhausted)
+	made, err := s.engine.Create(probe.Patient(t), spec)
+	probe.WantKind(t, "Create with too little disk", err, errors.Exhausted)
 	if err == nil {
-		_ = made.Destroy(patient(t))
+		_ = made.Destroy(probe.Patient(t))
 	}
-	handles, err := s.engine.List(patient(t))
+	handles, err := s.engine.List(probe.Patient(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -473,16 +476,16 @@ func checkSnapshotTooLarge(t *testing.T, s *suite) {
 
 func checkSnapshotOutOfMemory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{KeepOnOOM: true, Limits: engine.Limits{Memory: 256 << 20}})
-	script(t, sb, "/", "echo precious > /kept")
-	hog := start(t, sb, engine.Command{Args: []string{"python3", "-c",
+	probe.Script(t, sb, "/", "echo precious > /kept")
+	hog := probe.Start(t, sb, engine.Command{Args: []string{"python3", "-c",
 		"import time\na = []\nwhile True: a.append(b'x' * (5 << 20)); time.sleep(0.01)"}})
-	if end, err := sb.Wait(patient(t)); err != nil || !end.OutOfMemory {
+	if end, err := sb.Wait(probe.Patient(t)); err != nil || !end.OutOfMemory {
 		t.Fatalf("the sandbox ended with %+v, %v", end, err)
 	}
-	_ = hog.wait(t)
+	_ = hog.End(t)
 	img := s.snapshot(t, sb, s.image, "")
 	copied := s.create(t, engine.Spec{Image: img.ID})
-	start(t, copied, sh("cat /kept")).expect(t, engine.Exit{}, "precious\n")
+	probe.Start(t, copied, probe.Sh("cat /kept")).Expect(t, engine.Exit{}, "precious\n")
 }
 
 // many creates files in /many, and removes, changes and links some of them.
@@ -507,7 +510,7 @@ func checkSnapshotManyFiles(t *testing.T, s *suite) {
 		n = "2000"
 	}
 	sb := s.create(t, engine.Spec{})
-	output(t, sb, engine.Command{Args: []string{"python3", "-c", many, n}})
+	probe.Output(t, sb, engine.Command{Args: []string{"python3", "-c", many, n}})
 	want := trees(t, sb, "/many")
 	img := s.snapshot(t, sb, s.image, "")
 	copied := s.create(t, engine.Spec{Image: img.ID})
@@ -536,7 +539,7 @@ func checkSnapshotCycles(t *testing.T, s *suite) {
 		cycles = 3
 	}
 	look := func(sb engine.Sandbox) string {
-		return trees(t, sb, "/tree") + script(t, sb, "/", "find /usr/share -printf '%p %m %U %T@\\n' | sort")
+		return trees(t, sb, "/tree") + probe.Script(t, sb, "/", "find /usr/share -printf '%p %m %U %T@\\n' | sort")
 	}
 	parent, want := s.image, ""
 	for n := range cycles {
@@ -544,10 +547,10 @@ func checkSnapshotCycles(t *testing.T, s *suite) {
 		if n > 0 {
 			same(t, look(sb), want)
 		}
-		output(t, sb, engine.Command{Args: []string{"python3", "-c", cycle, fmt.Sprint(n)}})
+		probe.Output(t, sb, engine.Command{Args: []string{"python3", "-c", cycle, fmt.Sprint(n)}})
 		want = look(sb)
 		parent = s.snapshot(t, sb, parent, "").ID
-		if err := sb.Destroy(patient(t)); err != nil {
+		if err := sb.Destroy(probe.Patient(t)); err != nil {
 			t.Fatalf("Destroy: %v", err)
 		}
 		if t.Failed() {

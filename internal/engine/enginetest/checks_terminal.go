@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A4, 4.7
@@ -37,13 +38,13 @@ func terminal(cmd engine.Command) engine.Command {
 }
 
 // typed starts a terminal command whose input is the returned writer.
-func typed(t *testing.T, sb engine.Sandbox, cmd engine.Command) (command, *io.PipeWriter) {
+func typed(t *testing.T, sb engine.Sandbox, cmd engine.Command) (probe.Command, *io.PipeWriter) {
 	t.Helper()
 	r, w := io.Pipe()
 	cmd = terminal(cmd)
 	cmd.Stdin = r
 	t.Cleanup(func() { w.Close() })
-	return start(t, sb, cmd), w
+	return probe.Start(t, sb, cmd), w
 }
 
 func typeText(t *testing.T, w io.Writer, text string) {
@@ -55,10 +56,10 @@ func typeText(t *testing.T, w io.Writer, text string) {
 
 func checkIsTerminal(t *testing.T, s *suite) {
 	c, _ := typed(t, s.shared,
-		sh(`trap '' HUP; sleep 60 & test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; `+
+		probe.Sh(`trap '' HUP; sleep 60 & test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; `+
 			`echo tty >/dev/tty; tty | tr -d 0-9; echo named >"$(tty)"; exit 3`))
-	c.expect(t, engine.Exit{Code: 3}, "yes\r\nerr\r\ntty\r\n/dev/pts/\r\nnamed\r\n")
-	if got := c.stderr.String(); got != "" {
+	c.Expect(t, engine.Exit{Code: 3}, "yes\r\nerr\r\ntty\r\n/dev/pts/\r\nnamed\r\n")
+	if got := c.Stderr.String(); got != "" {
 		t.Errorf("stderr got %q", got)
 	}
 }
@@ -66,101 +67,104 @@ func checkIsTerminal(t *testing.T, s *suite) {
 func checkEcho(t *testing.T, s *suite) {
 	c, w := typed(t, s.shared, engine.Command{Args: []string{"cat"}})
 	typeText(t, w, "hello\n")
-	c.stdout.Until(t, "hello\r\nhello\r\n")
+	c.Stdout.Until(t, "hello\r\nhello\r\n")
 	w.Close()
-	c.expect(t, engine.Exit{}, "hello\r\nhello\r\n")
+	c.Expect(t, engine.Exit{}, "hello\r\nhello\r\n")
 }
 
 func checkNoEcho(t *testing.T, s *suite) {
-	c, w := typed(t, s.shared, sh(`stty -echo; echo ready; cat`))
-	c.stdout.Until(t, "ready\r\n")
+	c, w := typed(t, s.shared, probe.Sh(`stty -echo; echo ready; cat`))
+	c.Stdout.Until(t, "ready\r\n")
 	typeText(t, w, "secret\n")
 	w.Close()
-	c.expect(t, engine.Exit{}, "ready\r\nsecret\r\n")
+	c.Expect(t, engine.Exit{}, "ready\r\nsecret\r\n")
 }
 
 func checkTerminalNoInput(t *testing.T, s *suite) {
-	start(t, s.shared, terminal(sh(`cat; echo end`))).expect(t, engine.Exit{}, "end\r\n")
+	probe.Start(t, s.shared, terminal(probe.Sh(`cat; echo end`))).Expect(t, engine.Exit{}, "end\r\n")
 }
 
 func checkTerminalClosed(t *testing.T, s *suite) {
-	start(t, s.shared, terminal(sh(`exec <&- >&- 2>&-; sleep 0.3; echo x >/dev/tty`))).expect(t, engine.Exit{}, "x\r\n")
+	probe.Start(t, s.shared, terminal(probe.Sh(`exec <&- >&- 2>&-; sleep 0.3; echo x >/dev/tty`))).Expect(t,
+		engine.Exit{}, "x\r\n")
 }
 
 func checkSize(t *testing.T, s *suite) {
 	for _, size := range []engine.Size{{Rows: 33, Cols: 101}, {Rows: 1, Cols: 1}, {Rows: 1000, Cols: 2000}} {
-		cmd := sh("stty size")
+		cmd := probe.Sh("stty size")
 		cmd.Terminal = &size
-		start(t, s.shared, cmd).expect(t, engine.Exit{}, strconv.Itoa(size.Rows)+" "+strconv.Itoa(size.Cols)+"\r\n")
+		probe.Start(t, s.shared, cmd).Expect(t, engine.Exit{}, strconv.Itoa(size.Rows)+" "+strconv.Itoa(size.Cols)+
+			"\r\n")
 	}
 }
 
 func checkResize(t *testing.T, s *suite) {
-	c, _ := typed(t, s.shared, sh(`trap 'stty size; exit 4' WINCH; echo ready; while :; do sleep 0.05; done`))
-	c.stdout.Until(t, "ready\r\n")
-	if err := c.Resize(patient(t), engine.Size{Rows: 50, Cols: 132}); err != nil {
+	c, _ := typed(t, s.shared, probe.Sh(`trap 'stty size; exit 4' WINCH; echo ready; while :; do sleep 0.05; done`))
+	c.Stdout.Until(t, "ready\r\n")
+	if err := c.Resize(probe.Patient(t), engine.Size{Rows: 50, Cols: 132}); err != nil {
 		t.Fatalf("Resize: %v", err)
 	}
-	c.expect(t, engine.Exit{Code: 4}, "ready\r\n50 132\r\n")
+	c.Expect(t, engine.Exit{Code: 4}, "ready\r\n50 132\r\n")
 }
 
 func checkBadSize(t *testing.T, s *suite) {
 	for _, size := range []engine.Size{{}, {Rows: -1, Cols: 80}, {Rows: 24, Cols: 0}, {Rows: 1 << 20, Cols: 1}} {
-		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{"true"}, Terminal: &size})
-		wantKind(t, "Start", err, errors.Invalid)
-		c, _ := typed(t, s.shared, sh("sleep 600"))
-		wantKind(t, "Resize", c.Resize(patient(t), size), errors.Invalid)
+		_, err := s.shared.Start(probe.Patient(t), engine.Command{Args: []string{"true"}, Terminal: &size})
+		probe.WantKind(t, "Start", err, errors.Invalid)
+		c, _ := typed(t, s.shared, probe.Sh("sleep 600"))
+		probe.WantKind(t, "Resize", c.Resize(probe.Patient(t), size), errors.Invalid)
 	}
-	c := start(t, s.shared, sh("sleep 600"))
-	wantKind(t, "Resize without a terminal", c.Resize(patient(t), engine.Size{Rows: 24, Cols: 80}), errors.Conflict)
+	c := probe.Start(t, s.shared, probe.Sh("sleep 600"))
+	probe.WantKind(t, "Resize without a terminal", c.Resize(probe.Patient(t), engine.Size{Rows: 24, Cols: 80}),
+		errors.Conflict)
 }
 
 func checkInterrupt(t *testing.T, s *suite) {
 	// The job proves that it runs by echoing its input, because a shell that has not executed the job yet may
 	// lose the signal. The shell around it stays a little longer: the processes receive the signal one after
 	// the other, and the job may end first.
-	c, w := typed(t, s.shared, sh(`trap 'echo interrupted' INT; cat; echo "after $?"; sleep 0.3`))
+	c, w := typed(t, s.shared, probe.Sh(`trap 'echo interrupted' INT; cat; echo "after $?"; sleep 0.3`))
 	typeText(t, w, "ready\n")
-	c.stdout.Until(t, "ready\r\nready\r\n")
+	c.Stdout.Until(t, "ready\r\nready\r\n")
 	typeText(t, w, "\x03")
-	c.stdout.Until(t, "after 130\r\n")
-	if exit := c.wait(t); exit != (engine.Exit{}) || !strings.Contains(c.stdout.String(), "interrupted\r\n") {
-		t.Errorf("ended with %+v and output %q", exit, c.stdout)
+	c.Stdout.Until(t, "after 130\r\n")
+	if exit := c.End(t); exit != (engine.Exit{}) || !strings.Contains(c.Stdout.String(), "interrupted\r\n") {
+		t.Errorf("ended with %+v and output %q", exit, c.Stdout)
 	}
 }
 
 func checkForeground(t *testing.T, s *suite) {
-	sleep := sleeper()
-	c, w := typed(t, s.shared, sh(`exec sh -i`))
+	sleep := probe.Sleeper()
+	c, w := typed(t, s.shared, probe.Sh(`exec sh -i`))
 	typeText(t, w, sleep+"\n") // a job in its own process group
-	aliveUntil(t, s.shared, sleep, 1)
-	if err := c.Signal(patient(t), "INT"); err != nil {
+	probe.AliveUntil(t, s.shared, sleep, 1)
+	if err := c.Signal(probe.Patient(t), "INT"); err != nil {
 		t.Fatalf("Signal: %v", err)
 	}
-	aliveUntil(t, s.shared, sleep, 0)
+	probe.AliveUntil(t, s.shared, sleep, 0)
 	typeText(t, w, "echo still $((40+2))\nexit 5\n")
-	if exit := c.wait(t); exit != (engine.Exit{Code: 5}) || !strings.Contains(c.stdout.String(), "still 42\r\n") {
-		t.Errorf("the shell ended with %+v and output %q", exit, c.stdout)
+	if exit := c.End(t); exit != (engine.Exit{Code: 5}) || !strings.Contains(c.Stdout.String(), "still 42\r\n") {
+		t.Errorf("the shell ended with %+v and output %q", exit, c.Stdout)
 	}
 }
 
 func checkHangup(t *testing.T, s *suite) {
-	for how, end := range map[string]func(command) error{
-		"HUP":  func(c command) error { return c.Signal(patient(t), "HUP") },
-		"Kill": func(c command) error { return c.Kill(patient(t)) },
+	for how, end := range map[string]func(probe.Command) error{
+		"HUP":  func(c probe.Command) error { return c.Signal(probe.Patient(t), "HUP") },
+		"Kill": func(c probe.Command) error { return c.Kill(probe.Patient(t)) },
 	} {
 		t.Run(how, func(t *testing.T) {
-			sleep := sleeper()
-			c, w := typed(t, s.shared, sh(`exec sh -i`))
+			sleep := probe.Sleeper()
+			c, w := typed(t, s.shared, probe.Sh(`exec sh -i`))
 			typeText(t, w, sleep+"\n")
-			aliveUntil(t, s.shared, sleep, 1)
+			probe.AliveUntil(t, s.shared, sleep, 1)
 			if err := end(c); err != nil {
 				t.Fatalf("%s: %v", how, err)
 			}
-			if exit := c.wait(t); exit.Code == 0 {
+			if exit := c.End(t); exit.Code == 0 {
 				t.Errorf("the shell ended with %+v", exit)
 			}
-			aliveUntil(t, s.shared, sleep, 0)
+			probe.AliveUntil(t, s.shared, sleep, 0)
 		})
 	}
 }
@@ -171,9 +175,9 @@ func checkTerminalOutput(t *testing.T, s *suite) {
 		want.WriteString(strconv.Itoa(i+1) + "\r\n")
 	}
 	for range 3 {
-		c, _ := typed(t, s.shared, sh("seq 1 50000"))
-		if exit := c.wait(t); exit != (engine.Exit{}) || c.stdout.String() != want.String() {
-			got := c.stdout.String()
+		c, _ := typed(t, s.shared, probe.Sh("seq 1 50000"))
+		if exit := c.End(t); exit != (engine.Exit{}) || c.Stdout.String() != want.String() {
+			got := c.Stdout.String()
 			t.Fatalf("ended with %+v and %d bytes, want %d; the last are %q", exit, len(got), want.Len(),
 				got[max(0, len(got)-40):])
 		}
@@ -181,11 +185,11 @@ func checkTerminalOutput(t *testing.T, s *suite) {
 }
 
 func checkTERM(t *testing.T, s *suite) {
-	cmd := sh(`echo "$TERM"`)
-	c := start(t, s.shared, terminal(cmd))
-	if c.wait(t); strings.TrimSpace(c.stdout.String()) == "" {
+	cmd := probe.Sh(`echo "$TERM"`)
+	c := probe.Start(t, s.shared, terminal(cmd))
+	if c.End(t); strings.TrimSpace(c.Stdout.String()) == "" {
 		t.Error("TERM is not set")
 	}
 	cmd.Env = map[string]string{"TERM": "dumb"}
-	start(t, s.shared, terminal(cmd)).expect(t, engine.Exit{}, "dumb\r\n")
+	probe.Start(t, s.shared, terminal(cmd)).Expect(t, engine.Exit{}, "dumb\r\n")
 }

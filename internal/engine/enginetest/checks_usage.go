@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
 
 // mission: A12
@@ -31,7 +32,7 @@ func measured(t *testing.T, sb engine.Sandbox) engine.Usage {
 	if !ok {
 		t.Fatalf("%T is no Meter, although Capabilities.Usage says so", sb)
 	}
-	u, err := meter.Usage(patient(t))
+	u, err := meter.Usage(probe.Patient(t))
 	if err != nil {
 		t.Fatalf("Usage: %v", err)
 	}
@@ -41,7 +42,7 @@ func measured(t *testing.T, sb engine.Sandbox) engine.Usage {
 // measuredUntil polls the usage until enough returns true.
 func measuredUntil(t *testing.T, sb engine.Sandbox, what string, enough func(engine.Usage) bool) engine.Usage {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(probe.Patience); ; time.Sleep(20 * time.Millisecond) {
 		u := measured(t, sb)
 		if enough(u) {
 			return u
@@ -56,18 +57,18 @@ func checkUsedCPU(t *testing.T, s *suite) {
 	own := s.separate(t)
 	sb := own.create(t, engine.Spec{})
 	before := measured(t, sb)
-	c := start(t, sb, sh("while :; do :; done"))
+	c := probe.Start(t, sb, probe.Sh("while :; do :; done"))
 	busy := measuredUntil(t, sb, "a busy loop does not raise the processor time by half a second",
 		func(u engine.Usage) bool { return u.CPU >= before.CPU+0.5 })
-	if err := c.Kill(patient(t)); err != nil {
+	if err := c.Kill(probe.Patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	c.wait(t)
+	c.End(t)
 	if after := measured(t, sb); after.CPU < busy.CPU {
 		t.Errorf("the processor time went back from %.3f to %.3f s when the command ended", busy.CPU, after.CPU)
 	}
 	for range 10 { // short commands count, too, and never reduce the sum
-		output(t, sb, sh("true"))
+		probe.Output(t, sb, probe.Sh("true"))
 	}
 	last := measured(t, sb)
 	if last.CPU < busy.CPU {
@@ -86,15 +87,15 @@ func checkUsedMemory(t *testing.T, s *suite) {
 	const touched = 100 << 20
 	sb := s.create(t, engine.Spec{})
 	before := measured(t, sb)
-	c := start(t, sb,
+	c := probe.Start(t, sb,
 		python("import time\nb = bytearray(b'x') * (100 << 20)\nprint('held', flush=True)\ntime.sleep(600)"))
-	c.stdout.Until(t, "held")
+	c.Stdout.Until(t, "held")
 	measuredUntil(t, sb, "100 MiB that a command touched are not counted",
 		func(u engine.Usage) bool { return u.Memory >= before.Memory+touched*9/10 })
 	if u := measured(t, sb); u.Memory > before.Memory+2*touched {
 		t.Errorf("100 MiB that a command touched are counted as %d", u.Memory-before.Memory)
 	}
-	if err := c.Kill(patient(t)); err != nil {
+	if err := c.Kill(probe.Patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
 	measuredUntil(t, sb, "the memory of a command that has ended is still counted",
@@ -119,7 +120,7 @@ with socket.create_connection((host, int(port))) as s:
 print(got)
 `)
 	cmd.Args = append(cmd.Args, target)
-	if got := output(t, sb, cmd); got != "1000000\n" {
+	if got := probe.Output(t, sb, cmd); got != "1000000\n" {
 		t.Fatalf("it got %q back", got)
 	}
 	after := measured(t, sb)
@@ -135,9 +136,9 @@ print(got)
 func checkUsedEnded(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	measured(t, sb)
-	if err := sb.Destroy(patient(t)); err != nil {
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	_, err := sb.(engine.Meter).Usage(patient(t))
-	wantKind(t, "Usage of a sandbox that has ended", err, errors.Conflict)
+	_, err := sb.(engine.Meter).Usage(probe.Patient(t))
+	probe.WantKind(t, "Usage of a sandbox that has ended", err, errors.Conflict)
 }

@@ -7,20 +7,15 @@ package enginetest
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest/probe"
 )
-
-// patience is how long a check waits for an event that must happen. It only affects the duration of a failure.
-const patience = 90 * time.Second
 
 // Harness gives the checks access to an engine. Only Open is required.
 type Harness struct {
@@ -197,7 +192,7 @@ func (s *suite) restart(t *testing.T) {
 // reopened returns the sandbox that a restarted engine opens for an old handle.
 func (s *suite) reopened(t *testing.T, h engine.Handle) (engine.Sandbox, engine.ProcessOpener) {
 	t.Helper()
-	sb, err := s.engine.Open(patient(t), h)
+	sb, err := s.engine.Open(probe.Patient(t), h)
 	if err != nil {
 		t.Fatalf("Open after a restart: %v", err)
 	}
@@ -211,7 +206,7 @@ func (s *suite) reopened(t *testing.T, h engine.Handle) (engine.Sandbox, engine.
 // create creates a sandbox that t destroys. It fills in ID and Image.
 func (s *suite) create(t *testing.T, spec engine.Spec) engine.Sandbox {
 	t.Helper()
-	sb, err := s.engine.Create(patient(t), s.spec(spec))
+	sb, err := s.engine.Create(probe.Patient(t), s.spec(spec))
 	if err != nil {
 		t.Fatalf("Create: %v", err)
 	}
@@ -223,7 +218,7 @@ func (s *suite) create(t *testing.T, spec engine.Spec) engine.Sandbox {
 // destroy destroys a sandbox, even if the engine has been restarted since its creation.
 func (s *suite) destroy(t *testing.T, h engine.Handle, sb engine.Sandbox) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), probe.Patience)
 	defer cancel()
 	if again, err := s.engine.Open(ctx, h); err == nil {
 		sb = again
@@ -236,7 +231,7 @@ func (s *suite) destroy(t *testing.T, h engine.Handle, sb engine.Sandbox) {
 // spec fills in the fields that a check leaves empty.
 func (s *suite) spec(spec engine.Spec) engine.Spec {
 	if spec.ID == "" {
-		spec.ID = newID()
+		spec.ID = probe.NewID()
 	}
 	if spec.Image == "" {
 		spec.Image = s.image
@@ -245,25 +240,4 @@ func (s *suite) spec(spec engine.Spec) engine.Spec {
 		spec.Network.Mode = "none"
 	}
 	return spec
-}
-
-func newID() string { return "t-" + strings.ToLower(rand.Text()) }
-
-// patient returns a context that ends after patience.
-func patient(t *testing.T) context.Context {
-	t.Helper()
-	return within(t, patience)
-}
-
-// patientLarge is for checks that transfer a hundred megabytes while others do the same.
-func patientLarge(t *testing.T) context.Context {
-	t.Helper()
-	return within(t, 5*patience)
-}
-
-func within(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }

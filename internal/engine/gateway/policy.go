@@ -91,8 +91,8 @@ func Compile(mode string, allow, deny []string) (*Policy, error) {
 	return p, nil
 }
 
-// Intercepting returns the policy with servers whose connections are intercepted: their names, with a port each. It does
-// not allow them. Its errors are Invalid, and name the wrong server.
+// Intercepting returns the policy with servers whose connections are intercepted: their names, with a port each. It
+// does not allow them. Its errors are Invalid, and name the wrong server.
 func (p *Policy) Intercepting(servers []string) (*Policy, error) {
 	copied := *p
 	var err error

@@ -65,6 +65,7 @@ type Options struct {
 
 // Broker lends credentials to any number of sandboxes. Its methods may be called concurrently.
 type Broker struct {
+	ctx    context.Context
 	opts   Options
 	server *http.Server
 	proxy  *httputil.ReverseProxy
@@ -75,17 +76,21 @@ type Broker struct {
 	total int            // guarded by mu
 }
 
-// New starts a broker.
-func New(opts Options) *Broker {
+// quiet drops what net/http says of connections that broke.
+var quiet = log.New(io.Discard, "", 0)
+
+// New starts a broker, whose work ends with ctx.
+func New(ctx context.Context, opts Options) *Broker {
 	if opts.Dial == nil {
 		opts.Dial = func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
 		}
 	}
-	b := &Broker{opts: opts, conns: map[string]int{}, queue: queue{conns: make(chan net.Conn), done: make(chan struct{})}}
+	b := &Broker{ctx: ctx, opts: opts, conns: map[string]int{}, queue: queue{conns: make(chan net.Conn),
+		done: make(chan struct{})}}
 	b.proxy = newProxy()
 	b.server = &http.Server{Handler: http.HandlerFunc(b.handle), ConnContext: withSession, ReadHeaderTimeout: headTime,
-		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: log.New(io.Discard, "", 0),
+		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: quiet,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}}
 	go func() { _ = b.server.Serve(&b.queue) }()
 	return b

@@ -3,8 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -53,7 +51,7 @@ func newProxy() *httputil.ReverseProxy {
 		},
 		Transport:     transport{},
 		FlushInterval: -1,
-		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorLog:      quiet,
 		ModifyResponse: func(resp *http.Response) error {
 			e := exchangeOf(resp.Request.Context())
 			e.status = resp.StatusCode
@@ -140,7 +138,8 @@ func (s *session) check(r *http.Request) (status int, text string) {
 		return http.StatusMisdirectedRequest, "this connection is to " + s.host.Name +
 			"; requests to another host need one of their own"
 	case r.Method == http.MethodTrace || r.Method == http.MethodConnect:
-		return http.StatusMethodNotAllowed, "the method " + r.Method + " cannot be used with a host that has credentials"
+		return http.StatusMethodNotAllowed, "the method " + r.Method +
+			" cannot be used with a host that has credentials"
 	}
 	return 0, ""
 }

@@ -42,7 +42,7 @@ func (s *session) serve() {
 		ExpectContinueTimeout: headTime}
 	if s.host.Connect {
 		if err := s.acceptTunnel(); err != nil {
-			logf.Debugf(context.Background(), "a connection of sandbox %s to %s: %v", s.sandbox.ID, s.host.Name, err)
+			logf.Debugf(s.b.ctx, "a connection of sandbox %s to %s: %v", s.sandbox.ID, s.host.Name, err)
 			_ = s.Close()
 			return
 		}

@@ -44,7 +44,7 @@ func (s *session) acceptTunnel() error {
 		return errors.Wrapf(err, "read the port of a CONNECT request")
 	}
 	t := &tunnel{proxy: s.host.Addr, target: req.RequestURI, head: req.Header, open: s.b.opts.Dial}
-	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
+	ctx, cancel := context.WithTimeout(s.b.ctx, dialTime)
 	defer cancel()
 	conn, answer, err := t.connect(ctx)
 	if err != nil {

@@ -29,7 +29,7 @@ type Server struct {
 // New returns a server that works until the end of ctx, and counts its goroutines in tasks. secrets may be nil: then
 // nothing is lent.
 func New(ctx context.Context, secrets *secret.Vault, tasks *sync.WaitGroup) *Server {
-	s := &Server{secrets: secrets, broker: broker.New(broker.Options{}), ctx: ctx, tasks: tasks}
+	s := &Server{secrets: secrets, broker: broker.New(ctx, broker.Options{}), ctx: ctx, tasks: tasks}
 	tasks.Go(func() {
 		<-ctx.Done()
 		_ = s.broker.Close()

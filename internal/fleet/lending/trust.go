@@ -24,8 +24,8 @@ const maxBundle = 16 << 20
 // Env returns the variables that point programs to the bundle.
 func Env() map[string]string { return trust.Env(bundle) }
 
-// Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles of the image, and writes
-// the one that Env names.
+// Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles of the image, and
+// writes the one that Env names.
 func (b *Borrower) Install(ctx context.Context, box engine.Sandbox) error {
 	signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
 	if err != nil {

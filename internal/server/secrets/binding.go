@@ -23,7 +23,8 @@ func bindingIn(in *api.Binding) (*binding.Binding, error) {
 	out.Body, out.Elsewhere = in.Body, binding.Elsewhere(in.Elsewhere)
 	for _, h := range in.Hosts {
 		var p binding.Place
-		if err := errors.Join(p.Host.UnmarshalText([]byte(h.Host)), p.Inject.UnmarshalText([]byte(h.Inject))); err != nil {
+		if err := errors.Join(p.Host.UnmarshalText([]byte(h.Host)),
+			p.Inject.UnmarshalText([]byte(h.Inject))); err != nil {
 			return nil, err
 		}
 		// A host that is named replaces that of the preset.

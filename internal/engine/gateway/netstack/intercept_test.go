@@ -166,7 +166,8 @@ func TestInterceptedThroughAProxy(t *testing.T) {
 		got != "broker bound.example\nCONNECT bound.example:443 HTTP/1.1\r\n" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	want := netstack.Interception{Name: "bound.example", Addr: netip.MustParseAddrPort("203.0.113.9:3128"), Connect: true}
+	want := netstack.Interception{Name: "bound.example", Addr: netip.MustParseAddrPort("203.0.113.9:3128"),
+		Connect: true}
 	if got := b.taken(); len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -190,7 +191,8 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		_, _ = io.WriteString(c, "hello\n")
 		_, _ = io.Copy(c, c)
 	}))
-	for _, first := range []string{"PING", "GET", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "\x16\x03\x01\x00\x05abcde"} {
+	for _, first := range []string{"PING", "GET", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+		"\x16\x03\x01\x00\x05abcde"} {
 		c, err := w.guest.dial(t, "203.0.113.7:443")
 		if err != nil {
 			t.Fatal(err)
