@@ -39,8 +39,7 @@ func used(f *Fleet, e *entry, u record.Use) {
 		kind = record.EventCredentialRefused
 	}
 	logf.Infof(logf.With(f.ctx, "sandbox_id", e.id), "%s: secret %s, %s %s%.200q, status %d %s", kind, u.Secret,
-		u.Method,
-		u.Host, u.Path, u.Status, u.Refused)
+		u.Method, u.Host, u.Path, u.Status, u.Refused)
 	f.emit(record.Event{Type: kind, Sandbox: sb, Use: u})
 }
 

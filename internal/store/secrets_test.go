@@ -20,10 +20,11 @@ func TestSecretsConformance(t *testing.T) {
 func TestSecretsErrors(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
-	if _, err := db.write.Exec("INSERT INTO secrets VALUES ('acme', 'one', 'no JSON', x'00', 0, 0, 0, '', '')"); err != nil {
+	_, err := db.write.Exec("INSERT INTO secrets VALUES ('acme', 'one', 'no JSON', x'00', 0, 0, 0, '', '')")
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := db.Secrets().Get(t.Context(), "acme", "one")
+	_, err = db.Secrets().Get(t.Context(), "acme", "one")
 	check(t, errors.Message(err), "damaged")
 	if err := db.Close(); err != nil {
 		t.Fatal(err)

@@ -86,8 +86,8 @@ func New(ctx context.Context, opts Options) *Broker {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
 		}
 	}
-	b := &Broker{ctx: ctx, opts: opts, conns: map[string]int{}, queue: queue{conns: make(chan net.Conn),
-		done: make(chan struct{})}}
+	b := &Broker{ctx: ctx, opts: opts, conns: map[string]int{},
+		queue: queue{conns: make(chan net.Conn), done: make(chan struct{})}}
 	b.proxy = newProxy()
 	b.server = &http.Server{Handler: http.HandlerFunc(b.handle), ConnContext: withSession, ReadHeaderTimeout: headTime,
 		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: quiet,

@@ -89,7 +89,7 @@ func newWorld(t testing.TB, b binding.Binding) *world {
 	inside, outside := newAuthority(t), newAuthority(t)
 	w := &world{trusts: pool(inside), signs: outside, hosts: map[string]string{}, dialed: map[netip.AddrPort]int{},
 		credentials: []Credential{{Secret: "example", Key: "API_TOKEN", Placeholder: placeholder, Value: value, Binding: b}}}
-	w.Broker = New(Options{Roots: pool(outside), Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+	w.Broker = New(t.Context(), Options{Roots: pool(outside), Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 		w.mu.Lock()
 		real := w.hosts[a.String()]
 		w.dialed[a]++

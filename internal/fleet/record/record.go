@@ -33,9 +33,10 @@ type Sandbox struct {
 	Volumes   []spec.Mount      `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // names
 	Reveal    bool              `json:"reveal_secrets,omitempty"`
-	Lent      []string          `json:"lent_secrets,omitempty"` // those of Secrets of which the sandbox has placeholders
-	Network   spec.Network      `json:"network"`
-	Ports     []int             `json:"ports,omitempty"`
+	// Lent are those of Secrets of which the sandbox has placeholders.
+	Lent    []string     `json:"lent_secrets,omitempty"`
+	Network spec.Network `json:"network"`
+	Ports   []int        `json:"ports,omitempty"`
 	// Limits are the limits in force: a default that the engine cannot enforce on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
 	GPU    string        `json:"gpu,omitempty"` // as in the request
