@@ -94,9 +94,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := f.newEntry(record.Sandbox{
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal, Network: p.Network,
-		Ports:  p.Ports,
-		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
+		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal,
+		Borrows: p.Borrows && eng.Capabilities().Intercept, Network: p.Network, Ports: p.Ports, Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
 		IdleTimeoutSeconds: p.Idle.Seconds(),
 		Stages:             []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
@@ -192,6 +191,12 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 			return err
 		}
 	}
+	borrows := f.current(e).MayBorrow()
+	if borrows {
+		env := lending.Env()
+		maps.Copy(env, p.Env)
+		p.Env = env
+	}
 	var img image.Image
 	if err := f.stage(e, "image", func() (err error) {
 		img, err = f.image(ctx, e, p)
@@ -232,7 +237,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		return err
 	}
 	fault.Point("sandbox.made")
-	if len(e.loan.Lent()) > 0 {
+	if borrows {
 		if err := f.stage(e, "trust", func() error { return e.loan.Install(ctx, box) }); err != nil {
 			f.leftovers.Discard(ctx, e.id, box.Handle(), box)
 			return err
@@ -300,7 +305,6 @@ func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]strin
 		if err := lending.Check(lent, isolated(f, p.Isolation)); err != nil {
 			return nil, err
 		}
-		maps.Copy(env, lending.Env())
 		f.mu.Lock()
 		e.record.Lent = lent
 		f.mu.Unlock()

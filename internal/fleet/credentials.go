@@ -4,7 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/fleet/lending"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
@@ -17,6 +19,11 @@ func borrower(f *Fleet, e *entry) lending.Sandbox {
 			defer f.mu.Unlock()
 			return slices.Clone(e.record.Lent)
 		},
+		Hosts: func() []string {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return slices.Clone(e.record.LentHosts)
+		},
 		Report: func(u record.Use) { used(f, e, u) },
 		End: func(u record.Use) {
 			f.tasks.Go(func() {
@@ -27,6 +34,34 @@ func borrower(f *Fleet, e *entry) lending.Sandbox {
 				}
 			})
 		}}
+}
+
+// Lend lends credentials to a running sandbox that borrows, in place of those that Lend lent it before. They are kept in
+// memory: the caller lends them again when the server has started. Kinds: NotFound, Conflict and Gone (it does not run),
+// Unsupported (it does not borrow), those of the network policy.
+func Lend(ctx context.Context, f *Fleet, account, ref string, all []secret.Credential) error {
+	if err := f.begin(); err != nil {
+		return err
+	}
+	defer f.tasks.Done()
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	e.network.Lock()
+	defer e.network.Unlock()
+	if !f.current(e).Borrows {
+		return errors.Newf(errors.Unsupported, "the sandbox %s cannot be lent credentials", e.id)
+	}
+	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		sb.LentHosts = lending.Hosts(all)
+		return sb.RequireStatus(record.Running)
+	}); err != nil {
+		return err
+	}
+	e.loan.Give(all)
+	return f.putInForce(ctx, e, box)
 }
 
 // used publishes the use of a credential, and logs it.

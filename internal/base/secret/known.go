@@ -110,17 +110,21 @@ func registryHost(server string) string {
 // Registry returns the login for the registry at host from the account's secrets, the named one if name is not "":
 // otherwise the first by name that has one; ok is false if none has. Its form suits whoever pulls images.
 func (v *Vault) Registry(ctx context.Context, account, name, host string) (l Login, ok bool, err error) {
-	return first(ctx, v, account, name, isLogin, func(p Pairs) (Login, bool) { return p.Login(host) })
+	return first(ctx, v, account, name, isLogin, func(_ string, p Pairs) (Login, bool) { return p.Login(host) })
 }
 
 // Git is Registry for the git server at host.
 func (v *Vault) Git(ctx context.Context, account, name, host string) (g Git, ok bool, err error) {
-	return first(ctx, v, account, name, isGit, func(p Pairs) (Git, bool) { return p.Git(host) })
+	return first(ctx, v, account, name, isGit, func(found string, p Pairs) (Git, bool) {
+		g, ok := p.Git(host)
+		g.Secret = found
+		return g, ok
+	})
 }
 
 // first returns what get finds in the named secret, or in the first by name that has a key that may count.
 func first[T any](ctx context.Context, v *Vault, account, name string, counts func(key string) bool,
-	get func(Pairs) (T, bool)) (found T, ok bool, err error) {
+	get func(name string, p Pairs) (T, bool)) (found T, ok bool, err error) {
 	names := []string{name}
 	if name == "" {
 		all, err := v.List(ctx, account)
@@ -144,7 +148,7 @@ func first[T any](ctx context.Context, v *Vault, account, name string, counts fu
 		if err != nil {
 			return found, false, err
 		}
-		if got, ok := get(p); ok {
+		if got, ok := get(n, p); ok {
 			return got, true, nil
 		}
 	}
@@ -154,6 +158,7 @@ func first[T any](ctx context.Context, v *Vault, account, name string, counts fu
 // Git is what a git server, and GitHub's API, ask for: a user and a password, which may be a token, or what gets a
 // token as an App.
 type Git struct {
+	Secret       string // its name; "" if it is not known
 	Host         string // perhaps with a port
 	User         string
 	Password     config.Secret

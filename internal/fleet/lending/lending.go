@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -42,6 +43,7 @@ type Sandbox struct {
 	ID      string
 	Account string           // owner of the secrets
 	Lent    func() []string  // names of the secrets of which it has placeholders
+	Hosts   func() []string  // servers of the credentials that were given, also by an earlier server
 	Report  func(record.Use) // takes note of a use
 	End     func(record.Use) // ends the sandbox, because of a use that a binding forbids
 }
@@ -51,50 +53,105 @@ type Borrower struct {
 	server  *Server
 	sandbox Sandbox
 
+	given chan struct{} // closed by the first Give
+	uses  *uses
+
 	mu       sync.Mutex
-	followed engine.Interceptor // guarded by mu; that was followed last
+	followed engine.Interceptor  // guarded by mu; that was followed last
+	gifts    []broker.Credential // guarded by mu
 }
 
 // Of returns the borrower of a sandbox.
-func (s *Server) Of(sandbox Sandbox) *Borrower { return &Borrower{server: s, sandbox: sandbox} }
+func (s *Server) Of(sandbox Sandbox) *Borrower {
+	return &Borrower{server: s, sandbox: sandbox, given: make(chan struct{}),
+		uses: newUses(s.ctx, sandbox.Report)}
+}
 
-// Lent returns the names of the secrets of which the sandbox has placeholders.
-func (b *Borrower) Lent() []string { return b.sandbox.Lent() }
+// Give gives the sandbox credentials that are no secrets of its account, in place of those before.
+func (b *Borrower) Give(all []broker.Credential) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gifts == nil {
+		close(b.given)
+		b.gifts = []broker.Credential{}
+	}
+	b.gifts = append(b.gifts[:0:0], all...)
+}
 
-func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error) {
-	lent := b.Lent()
-	if b.server.secrets == nil || len(lent) == 0 {
+// givingTime is how long requests wait for the credentials that an earlier server had been given.
+const givingTime = 30 * time.Second
+
+// gift returns the credentials that were given.
+func (b *Borrower) gift(ctx context.Context) ([]broker.Credential, error) {
+	if len(b.sandbox.Hosts()) == 0 {
 		return nil, nil
 	}
-	return b.server.secrets.Credentials(ctx, b.sandbox.Account, lent...)
+	timer := time.NewTimer(givingTime)
+	defer timer.Stop()
+	select {
+	case <-b.given:
+	case <-ctx.Done():
+		return nil, errors.Wrapf(ctx.Err(), "wait for credentials")
+	case <-timer.C:
+		return nil, errors.Newf(errors.Unavailable, "the credentials of the sandbox are not known yet")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gifts, nil
+}
+
+// lent returns the credentials of the account's secrets of which the sandbox has placeholders.
+func (b *Borrower) lent(ctx context.Context) ([]broker.Credential, error) {
+	names := b.sandbox.Lent()
+	if b.server.secrets == nil || len(names) == 0 {
+		return nil, nil
+	}
+	return b.server.secrets.Credentials(ctx, b.sandbox.Account, names...)
+}
+
+// credentials returns all credentials of the sandbox.
+func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error) {
+	given, err := b.gift(ctx)
+	if err != nil {
+		return nil, err
+	}
+	lent, err := b.lent(ctx)
+	return slices.Concat(given, lent), err
 }
 
 // Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound.
 func (b *Borrower) Hosts(ctx context.Context) ([]string, error) {
-	found, err := b.credentials(ctx)
+	found, err := b.lent(ctx)
 	if err != nil {
 		return nil, err
 	}
+	all := append(Hosts(found), b.sandbox.Hosts()...)
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Hosts returns the servers of credentials, as engine.Network names them.
+func Hosts(of []broker.Credential) []string {
 	hosts := map[string]bool{}
-	for _, c := range found {
+	for _, c := range of {
 		for _, p := range c.Binding.Places {
 			hosts[net.JoinHostPort(p.Host.Name, strconv.Itoa(p.Host.Port))] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(hosts)), nil
+	return slices.Sorted(maps.Keys(hosts))
 }
 
 // waiting is how many connections of a sandbox can be taken at once.
 const waiting = 4
 
 // Follow takes the intercepted connections of a sandbox until it ends or is lost. It does nothing if it already follows
-// box, or if the sandbox has no bound secrets.
+// box, or if the sandbox has borrowed nothing.
 func (b *Borrower) Follow(box engine.Sandbox) {
 	in, ok := box.(engine.Interceptor)
-	lent := b.Lent()
+	borrows := len(b.sandbox.Lent()) + len(b.sandbox.Hosts())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !ok || b.followed == in || len(lent) == 0 {
+	if !ok || b.followed == in || borrows == 0 {
 		return
 	}
 	b.followed = in
@@ -117,7 +174,7 @@ func (b *Borrower) take(in engine.Interceptor) {
 			continue
 		}
 		b.server.broker.Serve(broker.Sandbox{ID: b.sandbox.ID, Authority: signs, Credentials: b.credentials,
-			Report: b.sandbox.Report, End: b.sandbox.End}, c)
+			Report: b.uses.add, End: b.sandbox.End}, c)
 	}
 }
 

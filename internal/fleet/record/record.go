@@ -33,6 +33,10 @@ type Sandbox struct {
 	Volumes   []spec.Mount      `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // names
 	Reveal    bool              `json:"reveal_secrets,omitempty"`
+	// Borrows means that the sandbox may be lent credentials while it runs.
+	Borrows bool `json:"borrows,omitempty"`
+	// LentHosts are the servers of the credentials that it was lent, as engine.Network names them.
+	LentHosts []string `json:"lent_hosts,omitempty"`
 	// Lent are those of Secrets of which the sandbox has placeholders.
 	Lent    []string     `json:"lent_secrets,omitempty"`
 	Network spec.Network `json:"network"`
@@ -100,6 +104,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Secrets = slices.Clone(s.Secrets)
 	s.Withheld = slices.Clone(s.Withheld)
 	s.Lent = slices.Clone(s.Lent)
+	s.LentHosts = slices.Clone(s.LentHosts)
 	s.Network = s.Network.Clone()
 	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)
@@ -194,8 +199,9 @@ func Internal(account string) bool { return account == BuildAccount || account =
 // environment are not part of it: names are unique, and the environment is in no record.
 func (s Sandbox) Again(rules spec.Rules) spec.Request {
 	req := spec.Request{
-		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Withhold: s.Withheld,
-		Ports: s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
+		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows,
+		Withhold: s.Withheld,
+		Ports:    s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
 		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 		Processes: s.Limits.Processes, Files: s.Limits.Files,
 		VolumeFiles:        min(s.Limits.VolumeFiles, rules.Defaults.VolumeFiles),
@@ -228,6 +234,9 @@ func (s Sandbox) EndReason(end engine.End) string {
 
 // Holder returns the account whose volumes, secrets and images the sandbox uses.
 func (s Sandbox) Holder() string { return cmp.Or(s.Owner, s.Account) }
+
+// MayBorrow reports whether the sandbox has placeholders of credentials, or may get some.
+func (s Sandbox) MayBorrow() bool { return len(s.Lent) > 0 || s.Borrows }
 
 // SyncsAtEnd reports whether the sandbox's volume is sent to S3 when the sandbox ends.
 func (s Sandbox) SyncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }

@@ -25,7 +25,9 @@ type Request struct {
 	// stores. If keys are equal, Env takes precedence, then the later secret.
 	Secrets []string `json:"secrets,omitempty"`
 	// Reveal gives commands the values of bound secrets. Otherwise they have placeholders.
-	Reveal   bool    `json:"reveal_secrets,omitempty"`
+	Reveal bool `json:"reveal_secrets,omitempty"`
+	// Borrows prepares the sandbox for credentials that fleet.Lend lends it while it runs.
+	Borrows  bool    `json:"-"`
 	Workdir  string  `json:"workdir,omitempty"` // absolute
 	User     string  `json:"user,omitempty"`    // name or uid, either with ":group"
 	Hostname string  `json:"hostname,omitempty"`

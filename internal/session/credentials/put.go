@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
+	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
 )
 
@@ -48,16 +51,22 @@ for origin; do
 	git config --global "credential.$origin.useHttpPath" true
 done`
 
-// Put passes the logins to git in the sandbox. It uses standard input, so that no argument and no environment contains
-// them.
+// Put passes the logins to git in the sandbox. Of the passwords, the sandbox gets placeholders, unless its engine cannot
+// put the values into its requests. Put uses standard input, so that no argument and no environment contains either.
 func (l Logins) Put(ctx context.Context, box shell.Sandbox) error {
-	var file strings.Builder
-	origins := []string{}
 	for _, one := range l {
 		if password := one.password.Reveal(); strings.ContainsAny(one.user+password, "\t\r\n\x00") {
 			return errors.Newf(errors.Invalid, "the credential for %s contains a line break or a tab", one.where)
 		}
-		file.WriteString(one.where + "\t" + one.user + "\t" + one.password.Reveal() + "\n")
+	}
+	passwords, err := l.lend(ctx, box)
+	if err != nil {
+		return err
+	}
+	var file strings.Builder
+	origins := []string{}
+	for i, one := range l {
+		file.WriteString(one.where + "\t" + one.user + "\t" + passwords[i] + "\n")
 		scheme, rest, _ := strings.Cut(one.where, "://")
 		host, _, _ := strings.Cut(rest, "/")
 		if at := scheme + "://" + host; !slices.Contains(origins, at) {
@@ -71,4 +80,42 @@ func (l Logins) Put(ctx context.Context, box shell.Sandbox) error {
 			shell.LastLines(result.Stderr, result.Why()))
 	}
 	return err
+}
+
+// lend lends the logins to the sandbox, and returns what it has as their passwords.
+func (l Logins) lend(ctx context.Context, box shell.Sandbox) ([]string, error) {
+	sb, err := box.Fleet.Get(ctx, box.Account, box.ID)
+	if err != nil {
+		return nil, err
+	}
+	var held []string
+	var lent []secret.Credential
+	for _, one := range l {
+		if !sb.Borrows {
+			held = append(held, one.password.Reveal())
+			continue
+		}
+		c, err := one.credential(box.ID)
+		if err != nil {
+			return nil, err
+		}
+		held, lent = append(held, c.Placeholder), append(lent, c)
+	}
+	if !sb.Borrows {
+		return held, nil
+	}
+	return held, fleet.Lend(ctx, box.Fleet, box.Account, box.ID, lent)
+}
+
+// credential returns a login as it is lent to a sandbox. Its placeholder stays the same while the password changes.
+func (one login) credential(sandbox string) (secret.Credential, error) {
+	scheme, rest, _ := strings.Cut(one.where, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	var at binding.Host
+	if err := at.UnmarshalText([]byte(scheme + "://" + host)); err != nil {
+		return secret.Credential{}, err
+	}
+	return secret.Credential{Secret: one.secret, Key: "password", Value: one.password,
+		Placeholder: binding.Placeholder([]byte(sandbox), one.where, one.password.Reveal()),
+		Binding:     binding.Binding{Places: []binding.Place{{Host: at}}}}, nil
 }

@@ -68,7 +68,7 @@ func Request(req spec.Request, image, memory string) spec.Request {
 		req.Image = image
 	}
 	req.Volumes = volumes.Mounted(req.Volumes, memory)
-	req.SnapshotOnEnd, req.Env, req.Progress = true, nil, nil
+	req.SnapshotOnEnd, req.Borrows, req.Env, req.Progress = true, true, nil, nil
 	return req
 }
 

@@ -111,8 +111,19 @@ func TestPullRequestOfClaude(t *testing.T) {
 		strings.Contains(said, "This request is from Harvest") {
 		t.Errorf("the conversation shows: %d, %s", code, said)
 	}
+	held := h.Must("sandbox", "exec", "--user", "0", h.Box(), "--", "sh", "-c",
+		"cat /dev/shm/.harvest-git/credentials; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; true")
+	if !strings.Contains(held, "ghp_") || strings.Contains(held, token) {
+		t.Errorf("the sandbox has %q", held)
+	}
 	if branch := host.RunGit(t, filepath.Join(g.Dir, "owner", "sample.git"), "log", "--format=%s", "-2",
 		"harvest/"+strings.TrimPrefix(id, "ses_")); branch != "Add b\nAdd a" {
 		t.Errorf("the branch has %q", branch)
+	}
+	box := h.Box()
+	h.Must("end", id)
+	if events := h.Must("sandbox", "events", box); !strings.Contains(events,
+		"credential.used git POST 10.0.2.2/owner/sample.git/git-receive-pack 200\n") || strings.Contains(events, token) {
+		t.Errorf("the events are %s", events)
 	}
 }
