@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet/checkpoint"
@@ -295,7 +296,14 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 // secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
 // the sandbox has ended, even if the secrets are deleted and the server restarts meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, lent, err := f.opts.Secrets.Lend(ctx, e.record.Holder(), e.id, p.Reveal, p.Stored...)
+	terms := secret.Bound
+	switch {
+	case p.Reveal:
+		terms = secret.Revealed
+	case f.current(e).Borrows:
+		terms = secret.Brokered
+	}
+	pairs, lent, err := f.opts.Secrets.Lend(ctx, e.record.Holder(), e.id, terms, p.Stored...)
 	if err != nil {
 		return nil, err
 	}

@@ -46,25 +46,30 @@ func (s Secrets) Put(ctx context.Context, records ...secret.Record) error {
 	})
 }
 
-// encodeBinding returns the binding and the placeholders of a secret as JSON, or "" for one that is not bound.
+// encodeBinding returns the binding and the placeholders of a secret as JSON, each "" if there is none.
 func encodeBinding(r secret.Record) (bound, placeholders string, err error) {
-	if r.Binding == nil {
-		return "", "", nil
+	encode := func(v any, there bool) string {
+		if !there {
+			return ""
+		}
+		b, failed := json.Marshal(v)
+		err = errors.Join(err, failed)
+		return string(b)
 	}
-	b, err := json.Marshal(r.Binding)
-	if err != nil {
-		return "", "", err
-	}
-	p, err := json.Marshal(r.Placeholders)
-	return string(b), string(p), err
+	bound = encode(r.Binding, r.Binding != nil)
+	placeholders = encode(r.Placeholders, len(r.Placeholders) > 0)
+	return bound, placeholders, err
 }
 
 // decodeBinding is the reverse of encodeBinding.
 func decodeBinding(r *secret.Record, bound, placeholders []byte) error {
-	if len(bound) == 0 {
-		return nil
+	decode := func(text []byte, to any) error {
+		if len(text) == 0 {
+			return nil
+		}
+		return json.Unmarshal(text, to)
 	}
-	return errors.Join(json.Unmarshal(bound, &r.Binding), json.Unmarshal(placeholders, &r.Placeholders))
+	return errors.Join(decode(bound, &r.Binding), decode(placeholders, &r.Placeholders))
 }
 
 // Get implements secret.Store.

@@ -35,6 +35,18 @@ var presets = map[string]preset{
 	"dockerhub":   {[]string{"DOCKERHUB_TOKEN"}, []string{"auth.docker.io", "registry-1.docker.io", "hub.docker.com"}},
 }
 
+// Of returns the binding of the service whose variables have these names. ok is false if a name is of none.
+func Of(keys []string) (b Binding, ok bool) {
+	for _, name := range Presets() {
+		known := presets[name].keys
+		if len(keys) > 0 && !slices.ContainsFunc(keys, func(k string) bool { return !slices.Contains(known, k) }) {
+			b, err := Preset(name)
+			return b, err == nil
+		}
+	}
+	return Binding{}, false
+}
+
 // Presets returns the names of the services with a known binding.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"maps"
@@ -22,55 +23,105 @@ type Credential struct {
 	Binding     binding.Binding
 }
 
+// Terms say what a borrower has of secrets.
+type Terms int
+
+// The terms of a loan.
+const (
+	Bound    Terms = iota // placeholders of secrets that are bound to hosts, and the values of others
+	Brokered              // also placeholders of secrets of known services, such as GITHUB_TOKEN
+	Revealed              // the values
+)
+
+// bindingOf returns the binding of a secret for borrowers on terms: nil for one whose values they have.
+func (r Record) bindingOf(p Pairs, terms Terms) *binding.Binding {
+	if r.Binding != nil || terms != Brokered {
+		return r.Binding
+	}
+	if b, ok := binding.Of(slices.Collect(maps.Keys(p))); ok {
+		return &b
+	}
+	return nil
+}
+
 // bind changes the binding of a record with the pairs p: nil keeps it, and one without places removes it. Pairs that
 // had a placeholder keep it.
 func (r *Record) bind(to *binding.Binding, p Pairs) {
 	if to != nil {
 		r.Binding = to
 	}
-	if r.Binding == nil || len(r.Binding.Places) == 0 {
-		r.Binding, r.Placeholders = nil, nil
-		return
+	if r.Binding != nil && len(r.Binding.Places) == 0 {
+		r.Binding = nil
 	}
 	old := r.Placeholders
-	r.Placeholders = map[string]string{}
-	for key, value := range p {
-		switch {
-		case isPlain(key):
-		case old[key] != "":
-			r.Placeholders[key] = old[key]
-		default:
-			seed := make([]byte, 32)
-			_, _ = rand.Read(seed) // it never fails: crypto/rand.Read
-			r.Placeholders[key] = binding.Placeholder(seed, key, value)
-		}
+	r.Placeholders = placeholders([]byte(rand.Text()), r.Name, p)
+	for key := range r.Placeholders {
+		r.Placeholders[key] = cmp.Or(old[key], r.Placeholders[key])
 	}
 }
 
-// Credentials returns the values of those of the named secrets that are bound, in the order of the names. Secrets that
-// do not exist have none.
+// placeholders returns the texts that stand for the values of a secret: the same for the same seed.
+func placeholders(seed []byte, name string, p Pairs) map[string]string {
+	all := map[string]string{}
+	for key, value := range p {
+		if !isPlain(key) {
+			all[key] = binding.Placeholder(seed, name+"\x00"+key, value)
+		}
+	}
+	return all
+}
+
+// Credentials returns the values of those of the named secrets that are bound, or are of known services, in the order of
+// the names. Secrets that do not exist have none.
 func (v *Vault) Credentials(ctx context.Context, account string, names ...string) ([]Credential, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var all []Credential
 	for _, name := range names {
-		rec, err := v.opts.Store.Get(ctx, account, name)
-		if errors.Is(err, errors.NotFound) || err == nil && rec.Binding == nil {
+		rec, p, err := v.pairs(ctx, account, name)
+		if errors.Is(err, errors.NotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		p, err := v.reveal(ctx, account, name)
+		to := rec.bindingOf(p, Brokered)
+		if to == nil {
+			continue
+		}
+		held, err := v.placeholders(ctx, rec, p)
 		if err != nil {
 			return nil, err
 		}
-		for _, key := range slices.Sorted(maps.Keys(rec.Placeholders)) {
-			all = append(all, Credential{Secret: name, Key: key, Placeholder: rec.Placeholders[key],
-				Value: config.Secret(p[key]), Binding: *rec.Binding})
+		for _, key := range slices.Sorted(maps.Keys(held)) {
+			all = append(all, Credential{Secret: name, Key: key, Placeholder: held[key],
+				Value: config.Secret(p[key]), Binding: *to})
 		}
 	}
 	return all, nil
+}
+
+// pairs returns a secret with its values. v.mu is held.
+func (v *Vault) pairs(ctx context.Context, account, name string) (Record, Pairs, error) {
+	p, err := v.reveal(ctx, account, name)
+	if err != nil {
+		return Record{}, nil, err
+	}
+	rec, err := v.opts.Store.Get(ctx, account, name)
+	if errors.Is(err, errors.NotFound) {
+		return Record{Account: account, Name: name}, p, nil // of the environment
+	}
+	return rec, p, err
+}
+
+// placeholders returns the texts that stand for the values of a secret. v.mu is held.
+func (v *Vault) placeholders(ctx context.Context, rec Record, p Pairs) (map[string]string, error) {
+	if len(rec.Placeholders) > 0 {
+		return rec.Placeholders, nil
+	}
+	// It is of the environment, or was stored before secrets had placeholders.
+	own, err := v.own(ctx, rec.Account)
+	return placeholders([]byte(own.seed), rec.Name, p), err
 }
 
 // Notify calls f after each change of a secret. f must not call the Vault.
@@ -87,57 +138,75 @@ func (v *Vault) changed(account, name string) {
 	}
 }
 
-// authorityName is the name of the record with an account's authority. No secret can have it.
-const authorityName = ".authority"
+// ownName is the name of the record with what the Vault itself keeps for an account. No secret can have it.
+const ownName = ".own"
 
-// authorityKey is the key of the pair with the authority's key and certificate.
-const authorityKey = "AUTHORITY"
+// Keys of the pairs of that record.
+const (
+	ownAuthority = "AUTHORITY" // key and certificate
+	ownSeed      = "SEED"      // of placeholders
+)
 
-// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is
-// none, or the one there is has expired.
+// own is what the Vault itself keeps for an account.
+type own struct {
+	authority *authority.Authority
+	seed      string
+}
+
+// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is none,
+// or the one there is has expired.
 func (v *Vault) Authority(ctx context.Context, account string) (*authority.Authority, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if a := v.authorities[account]; a != nil && !a.Expired() {
-		return a, nil
-	}
-	p, err := v.reveal(ctx, account, authorityName)
-	if err == nil {
-		a, err := authority.Parse([]byte(p[authorityKey]))
-		if err != nil {
-			return nil, errors.Wrapf(err, "read the authority of %s", account)
-		}
-		if !a.Expired() {
-			v.authorities[account] = a
-			return a, nil
-		}
-	} else if !errors.Is(err, errors.NotFound) {
-		return nil, err
-	}
-	return v.newAuthority(ctx, account)
+	o, err := v.own(ctx, account)
+	return o.authority, err
 }
 
-// newAuthority makes an authority and stores it. v.mu is held.
-func (v *Vault) newAuthority(ctx context.Context, account string) (*authority.Authority, error) {
+// own returns what the Vault keeps for an account. v.mu is held.
+func (v *Vault) own(ctx context.Context, account string) (own, error) {
+	if o, ok := v.owned[account]; ok && !o.authority.Expired() {
+		return o, nil
+	}
+	p, err := v.reveal(ctx, account, ownName)
+	switch {
+	case errors.Is(err, errors.NotFound):
+		return v.newOwn(ctx, account, rand.Text())
+	case err != nil:
+		return own{}, err
+	}
+	a, err := authority.Parse([]byte(p[ownAuthority]))
+	if err != nil {
+		return own{}, errors.Wrapf(err, "read the authority of %s", account)
+	}
+	if a.Expired() {
+		return v.newOwn(ctx, account, p[ownSeed])
+	}
+	v.owned[account] = own{a, p[ownSeed]}
+	return v.owned[account], nil
+}
+
+// newOwn makes an authority, and stores it with a seed. v.mu is held.
+func (v *Vault) newOwn(ctx context.Context, account, seed string) (own, error) {
 	if err := errors.Join(v.ready(ctx), v.ensureKey()); err != nil {
-		return nil, err
+		return own{}, err
 	}
 	a, err := authority.New("Harvest credentials", authority.Limits{})
 	if err != nil {
-		return nil, err
+		return own{}, err
 	}
 	text, err := a.Secret()
 	if err != nil {
-		return nil, err
+		return own{}, err
 	}
 	now := time.Now().UTC().Round(0)
-	rec := Record{Account: account, Name: authorityName, Keys: []string{authorityKey}, Created: now, Updated: now}
-	if rec.Sealed, err = v.keys[0].seal(account, authorityName, Pairs{authorityKey: string(text)}); err != nil {
-		return nil, err
+	p := Pairs{ownAuthority: string(text), ownSeed: seed}
+	rec := Record{Account: account, Name: ownName, Keys: []string{ownAuthority, ownSeed}, Created: now, Updated: now}
+	if rec.Sealed, err = v.keys[0].seal(account, ownName, p); err != nil {
+		return own{}, err
 	}
 	if err := v.opts.Store.Put(ctx, rec); err != nil {
-		return nil, err
+		return own{}, err
 	}
-	v.authorities[account] = a
-	return a, nil
+	v.owned[account] = own{a, seed}
+	return v.owned[account], nil
 }

@@ -2,6 +2,7 @@ package secret_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
 	if diff := cmp.Diff(github, made.Binding); diff != "" {
 		t.Errorf("the binding (-want +got):\n%s", diff)
 	}
-	p, bound, err := v.Lend(t.Context(), account, "sbx_a", false, "github")
+	p, bound, err := v.Lend(t.Context(), account, "sbx_a", secret.Bound, "github")
 	if err != nil || len(bound) != 1 || bound[0] != "github" {
 		t.Fatalf("got %q, %v", bound, err)
 	}
@@ -67,7 +68,7 @@ func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
 	if diff := cmp.Diff(want, credentials(t, v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	p, bound, err = v.Lend(t.Context(), account, "sbx_b", true, "github")
+	p, bound, err = v.Lend(t.Context(), account, "sbx_b", secret.Revealed, "github")
 	if err != nil || p["GITHUB_TOKEN"] != token || len(bound) > 0 {
 		t.Errorf("revealed: got %q, %q, %v", p["GITHUB_TOKEN"], bound, err)
 	}
@@ -86,12 +87,55 @@ func TestBoundSecretsAreLentAsPlaceholders(t *testing.T) {
 	if got := credentials(t, v); len(got) != 1 || got[0].Placeholder != held || got[0].Value != token {
 		t.Errorf("after a replacement: got %+v", got)
 	}
-	if made := setBound(t, v, nil, secret.Merge, &binding.Binding{}); made.Binding != nil || len(credentials(t,
-		v)) > 0 {
-		t.Errorf("after the end of the binding: got %+v", made.Binding)
+	made = setBound(t, v, nil, secret.Merge, &binding.Binding{})
+	// Who has a placeholder of a known service goes on.
+	if got := credentials(t, v); made.Binding != nil || len(got) != 1 || got[0].Placeholder != held {
+		t.Errorf("after the end of the binding: got %+v, %+v", made.Binding, got)
+	}
+	setBound(t, v, secret.Pairs{"OTHER": token}, secret.Replace, nil)
+	if got := credentials(t, v); len(got) > 0 {
+		t.Errorf("of no known service, and not bound: got %+v", got)
 	}
 	if err := v.Delete(t.Context(), account, "github"); err != nil || len(credentials(t, v)) > 0 {
 		t.Errorf("after the deletion: %v", err)
+	}
+}
+
+// TestKnownServicesAreBrokered checks what borrowers on these terms have of secrets without a binding, those of the
+// environment among them, and that placeholders stay through a restart and a new key.
+func TestKnownServicesAreBrokered(t *testing.T) {
+	t.Parallel()
+	w := newHome(t)
+	w.environ = []string{"NPM_TOKEN=npm_x", "GITHUB_TOKEN=" + token, "LINEAR_API_KEY=lin_api_0123456789"}
+	v := w.open(t)
+	set(t, v, "npm", secret.Pairs{"NPM_TOKEN": "npm_0123456789abcdefghijABCDEFGHIJ012345"}, secret.Create)
+	set(t, v, "enterprise", secret.Pairs{"GH_TOKEN": token, "GITHUB_HOST": "git.example.org"}, secret.Create)
+	names := []string{"enterprise", "github", "linear", "npm"}
+	lend := func(borrower string, terms secret.Terms) (secret.Pairs, []string) {
+		t.Helper()
+		p, bound, err := v.Lend(t.Context(), account, borrower, terms, names...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, bound
+	}
+	if p, bound := lend("sbx_a", secret.Bound); len(bound) > 0 || p["GITHUB_TOKEN"] != token {
+		t.Errorf("terms of bound secrets: %q have placeholders", bound)
+	}
+	p, bound := lend("sbx_b", secret.Brokered)
+	if !slices.Equal(bound, []string{"github", "npm"}) || p["GITHUB_TOKEN"] == token ||
+		!strings.HasPrefix(p["GITHUB_TOKEN"], "ghp_") || !strings.HasPrefix(p["NPM_TOKEN"], "npm_") ||
+		p["GH_TOKEN"] != token || p["LINEAR_API_KEY"] != "lin_api_0123456789" {
+		t.Errorf("%q have placeholders; the borrower has %q", bound, map[string]string(p))
+	}
+	if _, err := v.Rekey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v = w.open(t)
+	all, err := v.Credentials(t.Context(), account, names...)
+	if err != nil || len(all) != 2 || all[0].Placeholder != p["GITHUB_TOKEN"] || all[0].Value != token ||
+		all[1].Placeholder != p["NPM_TOKEN"] {
+		t.Errorf("after a restart: got %+v, %v", all, err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 
-	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
@@ -20,9 +19,9 @@ func (l Loan) as() Record {
 	return Record{Account: l.Account, Name: "loan\x00" + l.Borrower, Sealed: l.Sealed}
 }
 
-// Lend is Reveal for a borrower, who has the values until Return. Unless reveal is set, it has placeholders in place of
-// the values of bound secrets, whose names Lend returns. A borrower borrows once.
-func (v *Vault) Lend(ctx context.Context, account, borrower string, reveal bool, names ...string) (p Pairs,
+// Lend is Reveal for a borrower, who has the values until Return, or placeholders of those that terms keep back: bound
+// are the names of their secrets. A borrower borrows once.
+func (v *Vault) Lend(ctx context.Context, account, borrower string, terms Terms, names ...string) (p Pairs,
 	bound []string, err error) {
 	all, release, err := v.Reveal(ctx, account, names...)
 	if err != nil {
@@ -31,8 +30,8 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, reveal bool,
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	p = maps.Clone(all)
-	if !reveal {
-		p, bound, err = v.withPlaceholders(ctx, account, names)
+	if terms != Revealed {
+		p, bound, err = v.withPlaceholders(ctx, account, terms, names)
 	}
 	if err != nil {
 		release()
@@ -47,25 +46,26 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, reveal bool,
 	return p, bound, nil
 }
 
-// withPlaceholders returns the pairs of secrets as sandboxes have them, and the names of those that are bound. v.mu is
-// held.
-func (v *Vault) withPlaceholders(ctx context.Context, account string, names []string) (all Pairs, bound []string,
-	err error) {
+// withPlaceholders returns the pairs of secrets as borrowers on terms have them, and the names of those of which they
+// have placeholders. v.mu is held.
+func (v *Vault) withPlaceholders(ctx context.Context, account string, terms Terms, names []string) (all Pairs,
+	bound []string, err error) {
 	all = Pairs{}
 	for _, name := range names {
-		p, err := v.reveal(ctx, account, name)
+		rec, p, err := v.pairs(ctx, account, name)
 		if err != nil {
 			return nil, nil, err
 		}
 		maps.Copy(all, p)
-		rec, err := v.opts.Store.Get(ctx, account, name)
-		if err != nil && !errors.Is(err, errors.NotFound) { // one of the environment has no record
+		if rec.bindingOf(p, terms) == nil {
+			continue
+		}
+		held, err := v.placeholders(ctx, rec, p)
+		if err != nil {
 			return nil, nil, err
 		}
-		maps.Copy(all, rec.Placeholders)
-		if rec.Binding != nil {
-			bound = append(bound, name)
-		}
+		maps.Copy(all, held)
+		bound = append(bound, name)
 	}
 	return all, bound, nil
 }

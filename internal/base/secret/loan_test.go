@@ -15,7 +15,7 @@ func hidden(text string) bool { return logf.Redacted(text) == logf.Hidden }
 
 func lend(t *testing.T, v *secret.Vault, borrower string, names ...string) secret.Pairs {
 	t.Helper()
-	p, _, err := v.Lend(t.Context(), account, borrower, false, names...)
+	p, _, err := v.Lend(t.Context(), account, borrower, secret.Bound, names...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	if err != nil || len(loans) != 1 {
 		t.Fatalf("%v, %v", loans, err)
 	}
-	_, _, err = v.Lend(t.Context(), account, "sbx_c", false, "none")
+	_, _, err = v.Lend(t.Context(), account, "sbx_c", secret.Bound, "none")
 	wantError(t, err, errors.NotFound)
 	// A loan cannot be opened as another record.
 	if err := h.store.Put(t.Context(), secret.Record{Account: account, Name: "sbx_a",
@@ -127,11 +127,11 @@ func TestLoansThatCannotBeNoted(t *testing.T) {
 	lend(t, v, "sbx_a", "s")
 	h.store = forgetful{h.store}
 	v = h.open(t)
-	_, _, err := v.Lend(t.Context(), account, "sbx_b", false, "s")
+	_, _, err := v.Lend(t.Context(), account, "sbx_b", secret.Bound, "s")
 	wantError(t, err, errors.Exhausted, "full")
 	_, err = v.Rekey(t.Context())
 	wantError(t, err, errors.Exhausted, "full")
-	if _, _, err := v.Lend(t.Context(), account, "sbx_b", false, "s"); !errors.Is(err, errors.Exhausted) {
+	if _, _, err := v.Lend(t.Context(), account, "sbx_b", secret.Bound, "s"); !errors.Is(err, errors.Exhausted) {
 		t.Error(err)
 	}
 	v.Return(t.Context(), "sbx_a") // logged; the next server does it

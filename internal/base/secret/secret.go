@@ -81,7 +81,7 @@ type Record struct {
 	Updated       time.Time
 	Used          time.Time         // zero if never
 	Binding       *binding.Binding  // nil for a secret that is not bound
-	Placeholders  map[string]string // by key, of a bound secret; they stay the same when values change
+	Placeholders  map[string]string // by key; they stay the same when values change
 }
 
 // Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.

@@ -658,7 +658,7 @@ func TestStoreFails(t *testing.T) {
 	_, getting := v.Get(t.Context(), account, "s")
 	_, _, revealing := v.Reveal(t.Context(), account, "s")
 	_, _, logging := v.Registry(t.Context(), account, "", "x")
-	_, _, lending := v.Lend(t.Context(), account, "sbx_a", false, "s")
+	_, _, lending := v.Lend(t.Context(), account, "sbx_a", secret.Bound, "s")
 	_, rekeying := v.Rekey(t.Context())
 	v.ReturnAllBut(t.Context(), nil)
 	_, opening := secret.Open(t.Context(), secret.Options{Store: db.Secrets(), KeyFile: h.keyFile})

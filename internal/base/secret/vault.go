@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/authority"
 	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -40,7 +39,7 @@ type Vault struct {
 	lent   map[string]func()          // guarded by mu; by borrower: ends the hiding of what it has
 	notify func(account, name string) // guarded by mu; nil for nobody
 
-	authorities map[string]*authority.Authority // guarded by mu; by account
+	owned map[string]own // guarded by mu; by account
 }
 
 // Open reads the key file and hides all values from the log. A key file that is missing although there are secrets, or
@@ -48,7 +47,7 @@ type Vault struct {
 // is wrong, while List and Delete work.
 func Open(ctx context.Context, opts Options) (*Vault, error) {
 	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){},
-		used: map[[2]string]time.Time{}, lent: map[string]func(){}, authorities: map[string]*authority.Authority{}}
+		used: map[[2]string]time.Time{}, lent: map[string]func(){}, owned: map[string]own{}}
 	for _, p := range v.environ {
 		p.hide()
 	}

@@ -63,7 +63,7 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 	r.Binding, r.Placeholders = &bound, map[string]string{"A": "ghp_x"}
 	never := sealed("acme", "two")
 	never.Used = time.Time{}
-	for range 2 { // the second call replaces
+	for range 3 { // the later calls replace
 		putSecrets(t, s, r, never)
 		for _, want := range []secret.Record{r, never} {
 			got, err := s.Get(t.Context(), "acme", want.Name)
@@ -76,7 +76,10 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 			got.Keys[0], got.Sealed[0] = "x", 'x' // the caller's copy
 		}
 		r.Keys, r.Sealed, r.Updated = []string{"C"}, []byte("other"), r.Updated.Add(time.Hour)
-		r.Binding, r.Placeholders = nil, nil
+		if r.Binding == nil {
+			r.Placeholders = nil
+		}
+		r.Binding = nil
 	}
 }
 
