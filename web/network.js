@@ -1,11 +1,15 @@
 // The sandbox's network policy and its refused connections. A refused connection can be allowed for the life of
 // the sandbox.
 
-import { call, poll } from './api.js';
+import { call, follow, poll } from './api.js';
 import { button, field, h, problemBox, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 const modes = { '': 'The internet', default: 'The internet', allow: 'Only listed hosts', none: 'Nothing' };
+
+// What is shown of used credentials: those of the last events, and so many.
+const mostEvents = 1000;
+const mostUses = 100;
 
 export async function open(body, { sandbox, failed }) {
   const id = await sandbox();
@@ -15,6 +19,7 @@ export async function open(body, { sandbox, failed }) {
   }
   const policy = h('div');
   const denied = h('div');
+  const used = h('div', { class: 'uses' });
   const error = h('div');
   const entry = h('input', { type: 'text', placeholder: '*.example.com:443 or 10.1.2.3', autocomplete: 'off', spellcheck: 'false' });
   const form = h('form', { class: 'inline' }, field('Allow until the sandbox ends', entry), h('button', { type: 'submit' }, 'Allow'));
@@ -22,7 +27,7 @@ export async function open(body, { sandbox, failed }) {
     e.preventDefault();
     if (entry.value.trim() !== '') allow(entry.value.trim());
   });
-  body.replaceChildren(h('h2', null, 'Network'), policy, form, error, h('h3', null, 'Refused connections'), denied);
+  body.replaceChildren(h('h2', null, 'Network'), policy, form, error, h('h3', null, 'Refused connections'), denied, h('h3', null, 'Used credentials'), used);
   let box;
   let shown = '';
 
@@ -55,6 +60,20 @@ export async function open(body, { sandbox, failed }) {
     }), 'No connection was refused.'));
   }
 
+  const uses = [];
+  function showUses() {
+    refill(used, table('Used credentials', ['Secret', 'Request', 'Result', 'Time', 'Count'], [...uses].reverse().map((u) => [u.secret, h('code', null, `${u.method} ${u.host}${u.path}`), u.refused || String(u.status ?? 'no answer'), when(u.time), String(u.count ?? 1)]), 'No request had the value of a secret.'));
+  }
+  const unfollow = follow(`v1/events?stream=${id}&tail=${mostEvents}`, {
+    event: (name, e) => {
+      if (!name.startsWith('credential.')) return;
+      uses.push(e.use);
+      uses.splice(0, uses.length - mostUses);
+      showUses();
+    },
+    state: () => {}, problem: () => {},
+  });
+
   async function load() {
     try {
       box = await call('GET', `v1/sandboxes/${id}`);
@@ -66,5 +85,9 @@ export async function open(body, { sandbox, failed }) {
   }
   const stop = poll(() => (body.contains(document.activeElement) ? null : load()), 2000);
   load();
-  return stop;
+  showUses();
+  return () => {
+    unfollow();
+    stop();
+  };
 }

@@ -209,13 +209,20 @@ type ServerInfo struct {
 // secrets.
 type AuditLine struct {
 	Time      time.Time `json:"time"`
-	RequestID string    `json:"request_id"`
+	RequestID string    `json:"request_id,omitempty"` // of a request to the API
 	Account   string    `json:"account"`
 	KeyID     string    `json:"key_id,omitempty"` // "" for the Unix socket
 	Address   string    `json:"address,omitempty"`
 	Method    string    `json:"method"`
 	Path      string    `json:"path"`
 	Status    int       `json:"status"`
+
+	// SandboxID is set in lines about a request of a sandbox with the value of a secret, or with a placeholder that it may
+	// not use. Path begins with the host then.
+	SandboxID string `json:"sandbox_id,omitempty"`
+	Secret    string `json:"secret,omitempty"`  // its name
+	Refused   string `json:"refused,omitempty"` // why the secret was not used, one sentence
+	Count     int    `json:"count,omitempty"`   // of equal requests since the last line about them
 }
 
 // Finding is the result of a check for a feature that sandboxes need or benefit from.

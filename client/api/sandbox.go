@@ -119,40 +119,42 @@ type Stage struct {
 
 // Sandbox is a sandbox.
 type Sandbox struct {
-	ID                 string            `json:"id"`
-	Name               string            `json:"name,omitempty"`
-	Status             string            `json:"status"` // "creating", "running", "stopping", "terminated", "failed" or "lost"
-	Reason             string            `json:"reason,omitempty"`
-	FailedStage        string            `json:"failed_stage,omitempty"`
-	OutOfMemory        bool              `json:"out_of_memory,omitempty"`
-	Engine             string            `json:"engine"`
-	Isolation          string            `json:"isolation"`
-	Image              string            `json:"image"`
-	ImageID            string            `json:"image_id,omitempty"`
-	Tags               map[string]string `json:"tags,omitempty"`
-	Workdir            string            `json:"workdir,omitempty"`
-	User               string            `json:"user,omitempty"`
-	Volumes            []Mount           `json:"volumes,omitempty"`
-	Secrets            []string          `json:"secrets,omitempty"`      // names
-	Lent               []string          `json:"lent_secrets,omitempty"` // of which commands have placeholders
-	Network            Network           `json:"network"`
-	Ports              []int             `json:"ports,omitempty"`
-	Limits             Limits            `json:"limits"`
-	GPU                string            `json:"gpu,omitempty"`
-	Stages             []Stage           `json:"stages"`
-	Warm               bool              `json:"warm,omitempty"` // from the warm pool
-	Created            time.Time         `json:"created_at"`
-	Started            time.Time         `json:"started_at,omitzero"`
-	Ended              time.Time         `json:"ended_at,omitzero"`
-	Expires            time.Time         `json:"expires_at"`
-	LastUsed           time.Time         `json:"last_used_at,omitzero"`
-	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty"`
-	CostUSD            float64           `json:"cost_usd"`
-	Denials            []Denial          `json:"denials,omitempty"` // last denials of its network policy, oldest first
-	SnapshotOnEnd      bool              `json:"snapshot_on_end,omitempty"`
-	SnapshotID         string            `json:"snapshot_id,omitempty"`    // image created at its end
-	SnapshotError      string            `json:"snapshot_error,omitempty"` // why there is no such image
-	S3                 *SandboxS3        `json:"s3,omitempty"`
+	ID          string            `json:"id"`
+	Name        string            `json:"name,omitempty"`
+	Status      string            `json:"status"` // "creating", "running", "stopping", "terminated", "failed" or "lost"
+	Reason      string            `json:"reason,omitempty"`
+	FailedStage string            `json:"failed_stage,omitempty"`
+	OutOfMemory bool              `json:"out_of_memory,omitempty"`
+	Engine      string            `json:"engine"`
+	Isolation   string            `json:"isolation"`
+	Image       string            `json:"image"`
+	ImageID     string            `json:"image_id,omitempty"`
+	Tags        map[string]string `json:"tags,omitempty"`
+	Workdir     string            `json:"workdir,omitempty"`
+	User        string            `json:"user,omitempty"`
+	Volumes     []Mount           `json:"volumes,omitempty"`
+	Secrets     []string          `json:"secrets,omitempty"`      // names
+	Lent        []string          `json:"lent_secrets,omitempty"` // of which commands have placeholders
+	Network     Network           `json:"network"`
+	Ports       []int             `json:"ports,omitempty"`
+	Limits      Limits            `json:"limits"`
+	GPU         string            `json:"gpu,omitempty"`
+	Stages      []Stage           `json:"stages"`
+	// Notes say what its creator may not expect, such as a network policy that forbids the hosts of a secret.
+	Notes              []string   `json:"notes,omitempty"`
+	Warm               bool       `json:"warm,omitempty"` // from the warm pool
+	Created            time.Time  `json:"created_at"`
+	Started            time.Time  `json:"started_at,omitzero"`
+	Ended              time.Time  `json:"ended_at,omitzero"`
+	Expires            time.Time  `json:"expires_at"`
+	LastUsed           time.Time  `json:"last_used_at,omitzero"`
+	IdleTimeoutSeconds float64    `json:"idle_timeout_seconds,omitempty"`
+	CostUSD            float64    `json:"cost_usd"`
+	Denials            []Denial   `json:"denials,omitempty"` // last denials of its network policy, oldest first
+	SnapshotOnEnd      bool       `json:"snapshot_on_end,omitempty"`
+	SnapshotID         string     `json:"snapshot_id,omitempty"`    // image created at its end
+	SnapshotError      string     `json:"snapshot_error,omitempty"` // why there is no such image
+	S3                 *SandboxS3 `json:"s3,omitempty"`
 }
 
 // Used is the resource usage of a sandbox over its life, also after its end.

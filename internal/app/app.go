@@ -130,7 +130,11 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
-	opts.Secrets, opts.Event = a.secrets, record.Publish(ctx, a.events)
+	if a.audit, err = openAudit(a.cfg.Data); err != nil {
+		return err
+	}
+	a.then("the audit log", func(context.Context) error { return a.audit.Close() })
+	opts.Secrets, opts.Event = a.secrets, a.auditUses(ctx, record.Publish(ctx, a.events))
 	if opts.S3, err = a.openStorage(ctx, db, eng); err != nil {
 		return err
 	}
@@ -159,10 +163,6 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.listenTCP(ctx); err != nil {
 		return err
 	}
-	if a.audit, err = openAudit(a.cfg.Data); err != nil {
-		return err
-	}
-	a.then("the audit log", func(context.Context) error { return a.audit.Close() })
 	if err := a.openModal(ctx, db, eng); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,10 +13,12 @@ import (
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
 
+	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account/oidc"
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
 
 // auditName is the name of the audit log in the data directory.
@@ -134,6 +137,31 @@ func openOIDC(o config.OIDC) (*oidc.Provider, error) {
 	logf.Redact(o.ClientSecret.Reveal())
 	return oidc.New(oidc.Options{Issuer: o.Issuer, ClientID: o.ClientID, Secret: o.ClientSecret, Scopes: o.Scopes,
 		Groups: o.Groups, Allow: o.Allow})
+}
+
+// writeAudit appends a line to the audit log. Failures are logged.
+func (a *App) writeAudit(ctx context.Context, line api.AuditLine) {
+	text, err := json.Marshal(line)
+	if err == nil {
+		_, err = a.audit.Write(append([]byte(logf.Redacted(string(text))), '\n'))
+	}
+	if err != nil {
+		logf.Errorf(ctx, "write the audit log: %v", err)
+	}
+}
+
+// auditUses returns a function that also writes the uses of credentials by sandboxes to the audit log.
+func (a *App) auditUses(ctx context.Context, publish func(record.Event)) func(record.Event) {
+	return func(e record.Event) {
+		publish(e)
+		if e.Type != record.EventCredentialUsed && e.Type != record.EventCredentialRefused {
+			return
+		}
+		u := e.Use
+		a.writeAudit(ctx, api.AuditLine{Time: u.Time.UTC(), Account: e.Sandbox.Holder(), SandboxID: e.Sandbox.ID,
+			Secret: u.Secret, Method: u.Method, Path: u.Host + u.Path, Status: u.Status, Refused: u.Refused,
+			Count: u.Count})
+	}
 }
 
 // openAudit opens the audit log to append to it.

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/config"
-	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/modal"
 	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
@@ -118,13 +116,7 @@ func (a *App) auditModal(ctx context.Context, call modal.Call) {
 	if host, _, err := net.SplitHostPort(call.Address); err == nil {
 		line.Address = host
 	}
-	text, err := json.Marshal(line)
-	if err == nil {
-		_, err = a.audit.Write(append([]byte(logf.Redacted(string(text))), '\n'))
-	}
-	if err != nil {
-		logf.Errorf(ctx, "write the audit log: %v", err)
-	}
+	a.writeAudit(ctx, line)
 }
 
 // statusOf maps gRPC codes to HTTP statuses.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/modal"
 	"github.com/RelevanceAI/harvest/internal/modal/tunnels"
 )
@@ -37,6 +38,15 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	release := logf.Redact(known)
 	a.auditModal(t.Context(), modal.Call{Method: "connect/" + known + "/hv_" + strings.Repeat("a2", 26)})
 	release()
+	use := record.Use{Secret: "github", Host: "api.example.org", Method: "GET", Path: "/user", Status: 403, Refused: "no"}
+	published := 0
+	publish := a.auditUses(t.Context(), func(record.Event) { published++ })
+	for _, kind := range []record.EventType{record.EventReady, record.EventCredentialRefused} {
+		publish(record.Event{Type: kind, Sandbox: record.Sandbox{ID: "sbx_1", Account: "acme"}, Use: use})
+	}
+	if published != 2 {
+		t.Errorf("%d of 2 events are published", published)
+	}
 	if err := a.audit.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,10 +56,12 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[0],
+	if len(lines) != 4 || !strings.Contains(lines[0],
 		`"account":"acme","key_id":"key_1","address":"10.0.0.1","method":"gRPC","path":"/s/QueueGet","status":403`) ||
 		!strings.Contains(lines[1], `"status":500`) ||
-		!strings.Contains(lines[2], `"path":"connect/`+logf.Hidden+"/"+logf.Hidden+`"`) {
+		!strings.Contains(lines[2], `"path":"connect/`+logf.Hidden+"/"+logf.Hidden+`"`) ||
+		!strings.Contains(lines[3], `"account":"acme","method":"GET","path":"api.example.org/user","status":403,`+
+			`"sandbox_id":"sbx_1","secret":"github","refused":"no"`) {
 		t.Errorf("%s", text)
 	}
 }

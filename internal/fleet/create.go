@@ -233,6 +233,13 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	if spec.Network.Intercept, err = e.loan.Hosts(ctx); err != nil {
 		return errors.Stage(err, "secrets")
 	}
+	notes, err := e.loan.Notes(ctx, spec.Network)
+	if err != nil {
+		return errors.Stage(err, "secrets")
+	}
+	f.mu.Lock()
+	e.record.Notes = notes
+	f.mu.Unlock()
 	box, warm, err := f.box(ctx, e, p, img, spec)
 	if err != nil {
 		return err

@@ -133,7 +133,7 @@ var rows = []row{
 		"it keeps directories; fleet asks the engine"},
 	{"fleet/broker", []string{"base/authority", "base/binding", "base/secret", "engine", "fleet/record"},
 		"it knows connections and credentials; fleet/lending knows who has which"},
-	{"fleet/lending", []string{"base/secret", "engine", "fleet/broker", "fleet/record", "image/trust"},
+	{"fleet/lending", []string{"base/secret", "engine", "engine/gateway", "fleet/broker", "fleet/record", "image/trust"},
 		"it knows one sandbox through functions; fleet has all"},
 	{"fleet/boots", nil, "it counts and waits; fleet boots"},
 	{"fleet/pool", []string{"base/account", "engine", "fleet/boots", "fleet/record", "fleet/spec", "image"},

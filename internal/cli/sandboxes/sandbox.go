@@ -85,6 +85,9 @@ func (c commands) sandboxCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, note := range made.Notes {
+				c.Notef("%s", note)
+			}
 			return c.Show(oneSandbox(made))
 		},
 	}, cli.FormatName)

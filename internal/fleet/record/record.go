@@ -33,6 +33,8 @@ type Sandbox struct {
 	Volumes   []spec.Mount      `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // names
 	Reveal    bool              `json:"reveal_secrets,omitempty"`
+	// Notes say what its creator may not expect, one sentence each.
+	Notes []string `json:"notes,omitempty"`
 	// Borrows means that the sandbox may be lent credentials while it runs.
 	Borrows bool `json:"borrows,omitempty"`
 	// LentHosts are the servers of the credentials that it was lent, as engine.Network names them.
@@ -105,6 +107,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.Withheld = slices.Clone(s.Withheld)
 	s.Lent = slices.Clone(s.Lent)
 	s.LentHosts = slices.Clone(s.LentHosts)
+	s.Notes = slices.Clone(s.Notes)
 	s.Network = s.Network.Clone()
 	s.Ports = slices.Clone(s.Ports)
 	s.Stages = slices.Clone(s.Stages)

@@ -204,6 +204,9 @@ func TestPageFlow(t *testing.T) {
 			if got := b.value(`document.activeElement.textContent`); name == "keyboard" && got != "Bring up to date" {
 				t.Errorf("after an action the focus is at %q", got)
 			}
+			use.open("Network")
+			b.sees(".of-network .uses td", "POST 10.0.2.2/owner/sample.git/git-receive-pack")
+			b.picture("credentials-" + name)
 			if wide := b.value(`document.documentElement.scrollWidth - innerWidth`); wide != "0" {
 				t.Errorf("the page is %s pixels too wide", wide)
 			}
