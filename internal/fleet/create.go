@@ -96,7 +96,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal,
-		Borrows: p.Borrows && eng.Capabilities().Intercept, Network: p.Network, Ports: p.Ports, Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
+		Borrows: p.Borrows && f.opts.Secrets != nil && eng.Capabilities().Intercept, Network: p.Network, Ports: p.Ports, Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
 		IdleTimeoutSeconds: p.Idle.Seconds(),
 		Stages:             []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
