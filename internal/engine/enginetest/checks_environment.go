@@ -38,6 +38,8 @@ var environmentChecks = []check{
 	{"user/of a command", "a command runs as the user it names, by name or number, with or without a group",
 		users, checkUsers},
 	{"user/of a sandbox", "a sandbox has a default user", users, checkDefaultUser},
+	{"user/home", "HOME is the home directory of the command's user, if no variable names another one", both(users,
+		needs(func(c engine.Capabilities) bool { return c.Hostname }, "the engine's machines choose HOME")), checkHome},
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
 	{"system/host name",
@@ -280,6 +282,20 @@ func checkDefaultUser(t *testing.T, s *suite) {
 	cmd.User = "root"
 	if got := probe.Output(t, sb, cmd); got != "root\n" {
 		t.Errorf("the command's user is %q", got)
+	}
+}
+
+func checkHome(t *testing.T, s *suite) {
+	for user, want := range map[string]string{"": "/root", "nobody": "/nonexistent", "12345": "/"} {
+		cmd := sh(`printf %s "$HOME"`)
+		cmd.User = user
+		if got := output(t, s.shared, cmd); got != want {
+			t.Errorf("HOME of the user %q is %q, want %q", user, got, want)
+		}
+		cmd.Env = map[string]string{"HOME": "/mine"}
+		if got := output(t, s.shared, cmd); got != "/mine" {
+			t.Errorf("HOME of the user %q is %q, though the command has one", user, got)
+		}
 	}
 }
 

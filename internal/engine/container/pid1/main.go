@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,6 +167,9 @@ func (s *server) start(a *StartArgs, files []*os.File) (pid int, err error) {
 	} else if program, err = find(args[0], a.Dir, env); err != nil {
 		return 0, err
 	}
+	if !slices.ContainsFunc(env, func(pair string) bool { return strings.HasPrefix(pair, "HOME=") }) {
+		env = append(env, "HOME="+homeOf(a.UID))
+	}
 	groups := a.Groups
 	if groups == nil {
 		groups = []uint32{}
@@ -185,6 +189,17 @@ func (s *server) start(a *StartArgs, files []*os.File) (pid int, err error) {
 	default:
 	}
 	return pid, nil
+}
+
+// homeOf returns the home directory of a user in /etc/passwd, or "/".
+func homeOf(uid uint32) string {
+	text, _ := readSmall("/etc/passwd")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(line, ":"); len(f) > 5 && f[2] == strconv.FormatUint(uint64(uid), 10) && f[5] != "" {
+			return f[5]
+		}
+	}
+	return "/"
 }
 
 func stringsOf(all [][]byte) []string {
