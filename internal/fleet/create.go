@@ -246,7 +246,8 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	}
 	fault.Point("sandbox.made")
 	if borrows {
-		if err := f.stage(e, "trust", func() error { return e.loan.Install(ctx, box) }); err != nil {
+		java := cmp.Or(p.Env["JAVA_HOME"], img.Config.Env["JAVA_HOME"])
+		if err := f.stage(e, "trust", func() error { return e.loan.Install(ctx, box, java) }); err != nil {
 			f.leftovers.Discard(ctx, e.id, box.Handle(), box)
 			return err
 		}

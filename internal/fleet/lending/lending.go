@@ -119,7 +119,8 @@ func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error)
 	return slices.Concat(given, lent), err
 }
 
-// Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound.
+// Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound. Those
+// with TLS are intercepted without it, too, so that placeholders in plain requests are refused.
 func (b *Borrower) Hosts(ctx context.Context) ([]string, error) {
 	found, err := b.lent(ctx)
 	if err != nil {
@@ -136,6 +137,9 @@ func Hosts(of []broker.Credential) []string {
 	for _, c := range of {
 		for _, p := range c.Binding.Places {
 			hosts[net.JoinHostPort(p.Host.Name, strconv.Itoa(p.Host.Port))] = true
+			if !p.Host.Plain {
+				hosts[net.JoinHostPort(p.Host.Name, "80")] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(hosts))

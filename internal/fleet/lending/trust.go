@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/image/trust"
 )
@@ -24,9 +25,9 @@ const maxBundle = 16 << 20
 // Env returns the variables that point programs to the bundle.
 func Env() map[string]string { return trust.Env(bundle) }
 
-// Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles of the image, and
-// writes the one that Env names.
-func (b *Borrower) Install(ctx context.Context, box engine.Sandbox) error {
+// Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles and keystores of the
+// image, and writes the bundle that Env names. java is the directory of a Java besides the usual ones, or "".
+func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string) error {
 	signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
 	if err != nil {
 		return err
@@ -41,14 +42,20 @@ func (b *Borrower) Install(ctx context.Context, box engine.Sandbox) error {
 		if err != nil {
 			return errors.Wrapf(err, "read the authorities in %s", name)
 		}
-		if text == "" || strings.Contains(text, own) { // a link to another one
+		if text == "" { // a link to another one
 			continue
 		}
-		text = strings.TrimRight(text, "\n") + "\n" + own
-		if all == "" {
-			all = text
+		added := text
+		if !strings.Contains(text, own) { // as it is in the files of a snapshot
+			added = strings.TrimRight(text, "\n") + "\n" + own
 		}
-		if err := writeFile(ctx, box, name, text); err != nil {
+		if all == "" {
+			all = added
+		}
+		if added == text {
+			continue
+		}
+		if err := writeFile(ctx, box, name, added); err != nil {
 			return errors.Wrapf(err, "add the authority of credentials to %s", name)
 		}
 	}
@@ -59,7 +66,38 @@ func (b *Borrower) Install(ctx context.Context, box engine.Sandbox) error {
 		}
 		all = string(of) + own
 	}
-	return errors.Wrapf(writeFile(ctx, box, bundle, all), "write the authorities for credentials")
+	if err := writeFile(ctx, box, bundle, all); err != nil {
+		return errors.Wrapf(err, "write the authorities for credentials")
+	}
+	for _, name := range trust.Keystores(java) {
+		if err := b.installJava(ctx, box, name, own); err != nil {
+			return errors.Wrapf(err, "add the authority of credentials to %s", name)
+		}
+	}
+	return nil
+}
+
+// installJava adds an authority to a keystore of Java, if the file exists and can be read.
+func (b *Borrower) installJava(ctx context.Context, box engine.Sandbox, name, own string) error {
+	store, err := readFile(ctx, box, name)
+	switch {
+	case errors.Is(err, errors.NotFound), errors.Is(err, errors.Invalid): // the variable may name anything
+		return nil
+	case store == "" && err == nil: // a link to another one
+		return nil
+	case err != nil:
+		return err
+	}
+	added, err := trust.AddToKeystore([]byte(store), own)
+	if errors.Is(err, errors.Unsupported) {
+		logf.Warnf(ctx, "programs in Java do not trust the broker of credentials in sandbox %s: %s: %v", b.sandbox.ID,
+			name, err)
+		return nil
+	}
+	if err != nil || string(added) == store {
+		return err
+	}
+	return writeFile(ctx, box, name, string(added))
 }
 
 // readFile returns the text of a regular file in a sandbox, or "" if it is something else.
