@@ -58,12 +58,18 @@ func locked(t *testing.T, dir string, f func()) {
 // cliDir returns the directory of this user's tests for the image "cli" with the pinned versions of the programs.
 func cliDir(t *testing.T) (dir string, versions map[string]string) {
 	t.Helper()
+	return testenv.Cache(t, "cli", append(imagetest.Sources, "test/host/agent.go")...), pinned(t)
+}
+
+// pinned returns the versions of the npm packages in the agent image.
+func pinned(t *testing.T) map[string]string {
+	t.Helper()
 	text, err := os.ReadFile("../../../internal/image/agent/files/package.json")
-	var pinned struct{ Dependencies map[string]string }
-	if err = errors.Join(err, json.Unmarshal(text, &pinned)); err != nil {
+	var file struct{ Dependencies map[string]string }
+	if err = errors.Join(err, json.Unmarshal(text, &file)); err != nil {
 		t.Fatal(err)
 	}
-	return testenv.Cache(t, "cli", append(imagetest.Sources, "test/host/agent.go")...), pinned.Dependencies
+	return file.Dependencies
 }
 
 // fetchPrograms makes the context of the image "cli" in dir. It downloads the programs that are not there.
@@ -71,21 +77,26 @@ func fetchPrograms(t *testing.T, dir string, versions map[string]string) {
 	t.Helper()
 	testenv.WriteFile(t, filepath.Join(dir, "context", "Dockerfile"), []byte(cliDockerfile))
 	for p, pkg := range programs {
-		to := filepath.Join(dir, "context", p)
-		if _, err := os.Stat(to); err == nil {
-			continue
-		}
-		temp := filepath.Join(dir, "npm")
-		cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "install", "--registry",
-			testenv.NPMRegistry(t),
-			"--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+versions[pkg[0]])
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("npm install: %v: %s", err, out)
-		}
-		if err := errors.Join(os.Rename(filepath.Join(temp, "node_modules", pkg[0], pkg[1]), to),
-			os.RemoveAll(temp)); err != nil {
-			t.Fatal(err)
-		}
+		fetchFile(t, dir, p, pkg[0]+"@"+versions[pkg[0]], filepath.Join(pkg[0], pkg[1]))
+	}
+}
+
+// fetchFile makes a file or a directory of an npm package, below node_modules, a part of the context in dir. It
+// downloads the package if the part is not there.
+func fetchFile(t *testing.T, dir, name, pkg, path string) {
+	t.Helper()
+	to := filepath.Join(dir, "context", name)
+	if _, err := os.Stat(to); err == nil {
+		return
+	}
+	temp := filepath.Join(dir, "npm")
+	cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "install", "--registry",
+		testenv.NPMRegistry(t), "--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v: %s", err, out)
+	}
+	if err := errors.Join(os.Rename(filepath.Join(temp, "node_modules", path), to), os.RemoveAll(temp)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -99,7 +110,7 @@ func NewCLI(t *testing.T, stub *modeltest.Stub) *Host {
 	library := filepath.Join(cache, "images")
 	locked(t, cache, func() {
 		fetchPrograms(t, cache, versions)
-		buildCLIImage(t, cache, library, setup)
+		buildImage(t, cache, "cli", setup)
 	})
 	return withModel(t, setup, library, "cli", stub)
 }
@@ -140,11 +151,11 @@ func withModel(t *testing.T, setup func(env *testscript.Env) error, library, nam
 	return h
 }
 
-// buildCLIImage builds the image "cli" in library, if it is not there.
-func buildCLIImage(t *testing.T, cache, library string, setup func(env *testscript.Env) error) {
+// buildImage builds an image of the context in cache, in the library there, if it does not exist.
+func buildImage(t *testing.T, cache, name string, setup func(env *testscript.Env) error) {
 	t.Helper()
-	name := filepath.Join(library, ".names", "cli")
-	if _, err := os.Lstat(name); err == nil {
+	library := filepath.Join(cache, "images")
+	if _, err := os.Lstat(filepath.Join(library, ".names", name)); err == nil {
 		return
 	}
 	base := imagetest.Library(t)
@@ -155,9 +166,9 @@ func buildCLIImage(t *testing.T, cache, library string, setup func(env *testscri
 		return errors.Join(err, os.Remove(images), os.Symlink(library, images))
 	})
 	begun := time.Now()
-	h.Must("image", "build", filepath.Join(cache, "context"), "-t", "cli")
+	h.Must("image", "build", filepath.Join(cache, "context"), "-t", name)
 	h.Must("down")
-	t.Logf("the image with the programs of agents was built in %s", time.Since(begun).Round(time.Second))
+	t.Logf("the image %s was built in %s", name, time.Since(begun).Round(time.Second))
 }
 
 // Project makes a repository with one commit, and returns its directory.
