@@ -24,8 +24,8 @@ RUN mkdir -p /usr/share/man/man1 && apt-get update -q && \
 // denoVersion is that of the npm package.
 const denoVersion = "2.9.6"
 
-// NewClients returns a host with the image "clients", which has git, git-lfs, gh, curl, npm, Node, Deno, pip, Python with
-// requests and httpx, and Java.
+// NewClients returns a host with the image "clients": git, git-lfs, gh, curl, npm, Node, Deno, pip, Java and
+// Python with requests and httpx.
 func NewClients(t *testing.T) *Host {
 	t.Helper()
 	setup := GVisor(t)

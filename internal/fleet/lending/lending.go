@@ -119,8 +119,8 @@ func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error)
 	return slices.Concat(given, lent), err
 }
 
-// Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound. Those
-// with TLS are intercepted without it, too, so that placeholders in plain requests are refused.
+// Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound. A
+// server with TLS is intercepted without it, too, so that placeholders in plain requests are refused.
 func (b *Borrower) Hosts(ctx context.Context) ([]string, error) {
 	found, err := b.lent(ctx)
 	if err != nil {

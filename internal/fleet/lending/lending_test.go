@@ -56,8 +56,7 @@ func borrower(t *testing.T, places ...string) (*lending.Borrower, *secret.Vault)
 	}}), v
 }
 
-// TestHosts checks that connections to bound hosts are intercepted, and those without TLS, so that a placeholder in them
-// is refused.
+// TestHosts checks that connections to bound hosts are intercepted, also those without TLS.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	b, _ := borrower(t, "api.example.org", "*.example.org:8443", "http://plain.example.org:81")
@@ -114,7 +113,11 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const debian, mine, broken = "/etc/ssl/certs/java/cacerts", "/jdk/lib/security/cacerts", "/jdk/jre/lib/security/cacerts"
+	const (
+		debian = "/etc/ssl/certs/java/cacerts"
+		mine   = "/jdk/lib/security/cacerts"
+		broken = "/jdk/jre/lib/security/cacerts"
+	)
 	bundle := lending.Env()["SSL_CERT_FILE"]
 	sandbox := &box{files: map[string]string{trust.Bundle: "a certificate\n", debian: string(emptyKeystore(t)),
 		mine: string(other), broken: "text"}}

@@ -14,7 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image/trust"
 )
 
-// TestAddToKeystore checks, with Java's own program, that keystores of each format have what they had, and the authority.
+// TestAddToKeystore checks, with Java's own program, that keystores of each format keep their entries, and have the
+// authority.
 func TestAddToKeystore(t *testing.T) {
 	t.Parallel()
 	keytool := testenv.RequireTool(t, "keytool", "openjdk-17-jre-headless")

@@ -3,6 +3,8 @@ package credentials
 import (
 	"bufio"
 	"context"
+	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,64 +14,60 @@ import (
 	"github.com/RelevanceAI/harvest/test/host"
 )
 
-// TestPlaceholdersElsewhere checks requests that may not have a value: those to bound hosts are refused and reported, and
-// other hosts get the placeholder at most.
+// elsewhere are requests that may not have the value of the API, by their arguments of curl, with the status and a part
+// of the reason.
+var elsewhere = map[string]struct {
+	status int
+	reason string
+}{
+	"http://api.test/v1/check":                     {403, "not bound to http://api.test"},
+	"-X DELETE https://api.test/v1/check":          {403, "this method and path"},
+	"https://api.test/admin":                       {403, "this method and path"},
+	"--path-as-is https://api.test/v1/../admin":    {403, "this method and path"},
+	"https://pip.test/simple/":                     {403, "not bound to pip.test"},
+	"--http1.1 -X TRACE https://api.test/v1/check": {405, ""},
+	"-H Host:other.test https://api.test/v1/check": {421, ""},
+	// These get there, with the placeholder.
+	"https://other.test/v1/check": {401, ""},
+	"http://other.test/v1/check":  {401, ""},
+	"-L --location-trusted https://api.test/v1/redirect?to=https://other.test/v1/check": {401, ""},
+}
+
+// TestPlaceholdersElsewhere checks requests that may not have a value: those to bound hosts are refused and reported,
+// and other hosts get the placeholder.
 func TestPlaceholdersElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	flags := w.lendAll()
 	for _, box := range isolations {
 		w.create(box, box, flags...)
-		for args, refused := range map[string]string{
-			"http://api.test/v1/check":                     "not bound to http://api.test",
-			"-X DELETE https://api.test/v1/check":          "this method and path",
-			"https://api.test/admin":                       "this method and path",
-			"--path-as-is https://api.test/v1/../admin":    "this method and path",
-			"https://pip.test/simple/":                     "not bound to pip.test",
-			"--http1.1 -X TRACE https://api.test/v1/check": "TRACE",
-			"-H Host:other.test https://api.test/v1/check": "",
-		} {
+		held := w.sh(t, box, "echo $API_TOKEN")
+		for args, want := range elsewhere {
 			out := w.sh(t, box, `curl -sS -w '%{http_code}' -H "Authorization: Bearer $API_TOKEN" `+args)
-			switch {
-			case refused == "":
-				if !strings.HasSuffix(out, "421") {
-					t.Errorf("%s, %s: got %q, want 421", box, args, out)
-				}
-			case refused == "TRACE":
-				if !strings.HasSuffix(out, "405") {
-					t.Errorf("%s, %s: got %q, want 405", box, args, out)
-				}
-			default:
-				if !strings.HasSuffix(out, "403") || !strings.Contains(out, refused) {
-					t.Errorf("%s, %s: got %q, want 403 and %q", box, args, out, refused)
-				}
-				w.use(t, box, string(record.EventCredentialRefused), func(u record.Use) bool {
-					return u.Secret == "api" && strings.Contains(u.Refused, refused)
+			if !strings.HasSuffix(out, strconv.Itoa(want.status)) || !strings.Contains(out, want.reason) {
+				t.Errorf("%s, %s: got %q, want %+v", box, args, out, want)
+			}
+			if want.status == http.StatusForbidden {
+				w.use(t, box, record.EventCredentialRefused, func(u record.Use) bool {
+					return u.Secret == "api" && strings.Contains(u.Refused, want.reason)
 				})
 			}
 		}
-		for _, args := range []string{"https://other.test/v1/check", "http://other.test/v1/check",
-			"-L --location-trusted 'https://api.test/v1/redirect?to=https://other.test/v1/check'"} {
-			if out := w.sh(t, box, `curl -sS -w '%{http_code}' -H "Authorization: Bearer $API_TOKEN" `+args); !strings.
-				HasSuffix(out, "401") {
-				t.Errorf("%s, %s: got %q, want 401", box, args, out)
-			}
-		}
-		for protocol, got := range map[string]string{"--http1.1": "", "--http2": ""} {
-			got = w.sh(t, box, `curl -sSi `+protocol+` -H "Authorization: Bearer $API_TOKEN" -d "token=$API_TOKEN" \
+		for _, protocol := range []string{"--http1.1", "--http2"} {
+			got := w.sh(t, box, "curl -sSi "+protocol+` -H "Authorization: Bearer $API_TOKEN" -d "token=$API_TOKEN" \
 				https://api.test/v1/echo`)
-			if found := within([]byte(got)); found != "" || strings.Count(got, w.sh(t, box, "echo $API_TOKEN")) != 3 {
+			if found := within([]byte(got)); found != "" || strings.Count(got, held) != 3 {
 				t.Errorf("%s, %s: the host repeats the request, and the sandbox gets %s", box, protocol, got)
 			}
 		}
-	}
-	others := w.seen(otherHost)
-	if len(others) != 3*len(isolations) {
-		t.Errorf("other.test got %d requests, want 3 of each sandbox", len(others))
-	}
-	for _, r := range others {
-		if found := within([]byte(strings.Join(r.header["Authorization"], " "))); found != "" || r.header["Authorization"] == nil {
-			t.Errorf("other.test got %q in %s", r.header["Authorization"], r.uri)
+		others := w.seen(otherHost)
+		if len(others) != 3 {
+			t.Errorf("%s: other.test got %d requests, want 3", box, len(others))
+		}
+		for _, r := range others {
+			if got := r.header.Get("Authorization"); got != "Bearer "+held {
+				t.Errorf("%s: other.test got %q in %s", box, got, r.uri)
+			}
 		}
 	}
 }
@@ -85,8 +83,8 @@ for line in sys.stdin:
     print(r.status, "kept" if c.sock else "closed", flush=True)
 `
 
-// TestChangesOfSecrets checks that a new value holds for the next request, also of an open connection, that another
-// binding and the deletion of the secret do, and that new hosts hold for the next connection.
+// TestChangesOfSecrets checks that a new value, another binding and the deletion of the secret hold for the next
+// request, also of an open connection, and new hosts for the next connection.
 func TestChangesOfSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,6 +143,14 @@ func TestChangesOfSecrets(t *testing.T) {
 		w.sealed(t, box)
 	}
 	w.sealedHere(t, begun)
+
+	// The search finds what a sandbox has.
+	w.set("api", "API_TOKEN", apiToken, "--hosts", apiHost)
+	w.create("revealed", "container", "--secret", "api", "--reveal")
+	w.sh(t, "revealed", "echo $API_TOKEN >/root/leak")
+	if found := w.search(t, "revealed"); len(found) != len(searches) {
+		t.Errorf("found only %q in a sandbox that has the value", found)
+	}
 }
 
 // TestRestarts checks that credentials work, and stay outside, after each way in which a sandbox continues: in the next

@@ -172,7 +172,7 @@ func TestClients(t *testing.T) {
 		}
 	})
 	w.checkHosts(t)
-	w.use(t, isolations[0], string(record.EventCredentialUsed), func(u record.Use) bool {
+	w.use(t, isolations[0], record.EventCredentialUsed, func(u record.Use) bool {
 		return u.Secret == "git" && u.Key == "GIT_TOKEN" && u.Host == gitHost && u.Method == "POST" && u.Status == 200
 	})
 }

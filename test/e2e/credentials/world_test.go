@@ -40,8 +40,8 @@ const (
 
 var hosts = []string{gitHost, npmHost, pipHost, apiHost, oldHost, filesHost, otherHost}
 
-// world is a network of its own, in which a server of Harvest and the hosts run. Names end in ".test", and each host has
-// an address of its own with the usual ports.
+// world is a network of its own, in which a server of Harvest and the hosts run. Each host has an address of its own,
+// with the usual ports.
 type world struct {
 	*host.Host
 	t     *testing.T
@@ -284,7 +284,7 @@ func (w *world) sh(t *testing.T, box, script string) string {
 }
 
 // use waits for the first event of a type of a sandbox that is wanted.
-func (w *world) use(t *testing.T, box, kind string, wanted func(record.Use) bool) {
+func (w *world) use(t *testing.T, box string, kind record.EventType, wanted func(record.Use) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 	defer cancel()
@@ -302,7 +302,7 @@ func (w *world) use(t *testing.T, box, kind string, wanted func(record.Use) bool
 		if err := json.Unmarshal(e.Data, &data); err != nil {
 			t.Fatal(err)
 		}
-		if e.Type == kind && wanted(data.Use) {
+		if e.Type == string(kind) && wanted(data.Use) {
 			return
 		}
 		seen = append(seen, e.Type+" "+string(e.Data))
