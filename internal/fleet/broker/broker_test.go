@@ -439,6 +439,51 @@ func TestAnswersAreMasked(t *testing.T) {
 	}
 }
 
+// TestRepeatedCredentialsStayUsable checks that a client can use the credential that a host repeats, as servers of Git
+// LFS do for the addresses of files.
+func TestRepeatedCredentialsStayUsable(t *testing.T) {
+	t.Parallel()
+	const other = "held-user-9876543210"
+	for _, test := range []struct {
+		inject, want string
+		send         map[string]string
+	}{
+		{"", "user:" + placeholder, map[string]string{"Authorization": "Basic " + b64("user:"+placeholder)}},
+		{"", other + ":" + placeholder, map[string]string{"Authorization": "Basic " + b64(other+":"+placeholder)}},
+		{" basic user", "user:" + placeholder, nil},
+	} {
+		w := newWorld(t, bound(t, host+test.inject))
+		w.credentials = append(w.credentials, Credential{Secret: "example", Key: "USER", Placeholder: other,
+			Value: "real-user-0123456789", Binding: bound(t, host)})
+		w.serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(rw, `{"Authorization": %q}`, r.Header.Get("Authorization"))
+		}))
+		want := fmt.Sprintf(`{"Authorization": "Basic %s"}`, b64(test.want))
+		if status, got := get(t, w.client(t), "GET", "https://"+host+"/", test.send); status != 200 || got != want {
+			t.Errorf("%+v: got %d %s, want %s", test, status, got, want)
+		}
+	}
+}
+
+// TestValuesWithSpaceAreMasked checks values that end in a line break, which headers cannot have.
+func TestValuesWithSpaceAreMasked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bound(t, host))
+	w.credentials[0].Value = value + "\n"
+	w.serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/plain")
+		fmt.Fprint(rw, r.Header.Get("Authorization"), r.Header.Get("X-Api-Key"))
+	}))
+	for _, send := range []string{"Bearer " + placeholder, "Basic " + b64("user:"+placeholder)} {
+		_, got := get(t, w.client(t), "GET", "https://"+host+"/",
+			map[string]string{"Authorization": send, "X-Api-Key": placeholder})
+		if strings.Contains(got, value) || strings.Contains(got, b64("user:" + value)[8:30]) {
+			t.Errorf("the host got %s, and the sandbox gets %q", send, got)
+		}
+	}
+}
+
 func TestMask(t *testing.T) {
 	t.Parallel()
 	pairs := []maskPair{{[]byte("aab"), []byte("***")}, {[]byte("bc"), []byte("##")}}

@@ -18,6 +18,7 @@ type exchange struct {
 	s           *session
 	credentials []Credential
 	used        []Credential // whose values are in the request
+	encoded     []maskPair   // credentials of basic authentication in the request, with those that have placeholders
 	status      int
 }
 

@@ -40,7 +40,7 @@ func (e *exchange) lend(r *http.Request) *refusal {
 		lent = slices.DeleteFunc(lent, func(c Credential) bool { return !carries(r, c.Placeholder) })
 	}
 	for _, c := range lent {
-		replace(r, c)
+		e.replace(r, c)
 	}
 	e.used = lent
 	if len(lent) == 0 {
@@ -91,12 +91,14 @@ func basic(value string) (scheme, encoded, plain string, ok bool) {
 }
 
 // replace puts the value in place of the placeholder.
-func replace(r *http.Request, c Credential) {
+func (e *exchange) replace(r *http.Request, c Credential) {
 	value := c.Value.Reveal()
 	for name, values := range r.Header {
 		for i, v := range values {
 			if scheme, _, plain, ok := basic(v); ok && strings.Contains(plain, c.Placeholder) {
-				v = scheme + " " + base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(plain, c.Placeholder, value)))
+				lent := strings.ReplaceAll(plain, c.Placeholder, value)
+				v = scheme + " " + base64.StdEncoding.EncodeToString([]byte(lent))
+				e.encode(lent)
 			}
 			r.Header[name][i] = strings.ReplaceAll(v, c.Placeholder, strings.TrimSpace(value))
 		}
@@ -106,6 +108,21 @@ func replace(r *http.Request, c Credential) {
 		escaped := strings.ReplaceAll(r.URL.EscapedPath(), c.Placeholder, url.PathEscape(value))
 		r.URL.Path = strings.ReplaceAll(r.URL.Path, c.Placeholder, value)
 		r.URL.RawPath = escaped
+	}
+}
+
+// encode takes note of a text that is base64 in the request, and of the same text with placeholders, which the sandbox
+// sees instead if the host repeats it.
+func (e *exchange) encode(lent string) {
+	held := lent
+	for _, c := range e.credentials {
+		if value := strings.TrimSpace(c.Value.Reveal()); value != "" {
+			held = strings.ReplaceAll(held, value, c.Placeholder)
+		}
+	}
+	if len(lent) == len(held) && lent != held {
+		e.encoded = append(e.encoded, maskPair{[]byte(base64.StdEncoding.EncodeToString([]byte(lent))),
+			[]byte(base64.StdEncoding.EncodeToString([]byte(held)))})
 	}
 }
 
@@ -128,7 +145,11 @@ func (e *exchange) inject(r *http.Request) {
 		if !ok || in.Form == "" || in.Key != "" && in.Key != c.Key || e.forbids(c, r) != "" {
 			continue
 		}
-		if add(r, in, strings.TrimSpace(c.Value.Reveal())) {
+		value := strings.TrimSpace(c.Value.Reveal())
+		if add(r, in, value) {
+			if in.Form == binding.Basic {
+				e.encode(in.Name + ":" + value)
+			}
 			e.used = []Credential{c}
 			return
 		}

@@ -13,14 +13,15 @@ import (
 
 // mask removes the values from an answer: a host may repeat the request. The length of the body stays the same.
 func (e *exchange) mask(resp *http.Response) {
-	var all []maskPair
+	all := slices.Clone(e.encoded)
 	for _, c := range e.credentials {
 		if _, ok := c.Binding.Place(e.s.host.Name, e.s.port, !e.s.secure()); !ok {
 			continue
 		}
-		for _, form := range logf.Forms(c.Value.Reveal()) {
+		value := strings.TrimSpace(c.Value.Reveal()) // a part of what the host got
+		for _, form := range logf.Forms(value) {
 			shown := strings.Repeat("*", len(form))
-			if form == c.Value.Reveal() && len(form) == len(c.Placeholder) {
+			if form == value && len(form) == len(c.Placeholder) {
 				shown = c.Placeholder
 			}
 			all = append(all, maskPair{[]byte(form), []byte(shown)})

@@ -84,10 +84,10 @@ func (w *world) git() http.Handler {
 		_, password, _ := r.BasicAuth()
 		bearer := strings.TrimPrefix(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), "token ")
 		switch {
-		case strings.HasPrefix(r.URL.Path, "/large/") && r.Header.Get("Authorization") == ticket:
-			http.Redirect(rw, r, "https://"+filesHost+r.URL.Path+"?"+signature, http.StatusFound)
 		case password != gitToken && bearer != gitToken:
 			denied(rw, `Basic realm="git"`)
+		case strings.HasPrefix(r.URL.Path, "/large/"):
+			http.Redirect(rw, r, "https://"+filesHost+r.URL.Path+"?"+signature, http.StatusFound)
 		case r.URL.Path == "/api/v3/user":
 			rw.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(rw, `{"login":"somebody"}`)
@@ -120,10 +120,8 @@ func (w *world) branches() {
 	host.RunGit(w.t, cmd.Dir, "config", "http.receivepack", "true")
 }
 
-// ticket is a credential that git.test gives out for large files, as GitHub does.
-const ticket = "RemoteAuth 0123456789"
-
-// batch says where large files are (https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md).
+// batch says where large files are (https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md). As those of Gitea,
+// its answers repeat the credential.
 func batch(rw http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Operation string           `json:"operation"`
@@ -137,7 +135,7 @@ func batch(rw http.ResponseWriter, r *http.Request) {
 		action := map[string]any{"href": fmt.Sprintf("https://%s/large/%v?%s", filesHost, o["oid"], signature)}
 		if asked.Operation == "download" {
 			action = map[string]any{"href": fmt.Sprintf("https://%s/large/%v", gitHost, o["oid"]),
-				"header": map[string]string{"Authorization": ticket}}
+				"header": map[string]string{"Authorization": r.Header.Get("Authorization")}}
 		}
 		o["authenticated"], o["actions"] = true, map[string]any{asked.Operation: action}
 	}
