@@ -45,9 +45,15 @@ func (s *Server) registryLogin(ctx context.Context, acc string,
 
 // buildSecrets gives each RUN the values of the secrets as its environment. The image does not contain them.
 func (s *Server) buildSecrets(ctx context.Context, p *recipe, def *pb.Image) error {
-	env, _, err := s.environment(ctx, def.GetSecretIds(), nil)
+	env, names, err := s.environment(ctx, def.GetSecretIds(), nil)
 	if err != nil {
 		return err
+	}
+	for _, name := range names {
+		if _, bound, err := s.opts.Secrets.Held(ctx, callerOf(ctx).Account, name); err != nil || bound {
+			return errors.Join(err, errors.Remedy(errors.Newf(errors.Unsupported,
+				"the secret %q is bound to hosts, and cannot be used in builds", name), "build with another secret"))
+		}
 	}
 	mounts := ""
 	for _, name := range slices.Sorted(maps.Keys(env)) {

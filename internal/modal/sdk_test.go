@@ -15,9 +15,37 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/store/records"
 )
+
+// TestBoundSecretsOfCommands checks that a command gets placeholders of a secret that is bound to hosts.
+func TestBoundSecretsOfCommands(t *testing.T) {
+	w := newWorld(t)
+	const value = "a-value-that-stays-outside"
+	var host binding.Host
+	if err := host.UnmarshalText([]byte("api.example.org")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.vault.SetBound(t.Context(), "personal", "api", secret.Pairs{"API_TOKEN": value}, secret.Create,
+		&binding.Binding{Places: []binding.Place{{Host: host}}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := w.sdk.Secrets.FromName(t.Context(), "api", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
+	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "echo $API_TOKEN"},
+		&modal.SandboxExecParams{Secrets: []*modal.Secret{bound}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(p.Stdout); err != nil || len(out) < 2 || strings.Contains(string(out), value) {
+		t.Errorf("the command has %q, %v", out, err)
+	}
+}
 
 // mission: A4
 func TestCommandsOfASandbox(t *testing.T) {

@@ -136,13 +136,16 @@ func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, s
 }
 
 // environment merges the environment of a command from all places where SDKs put it: IDs of secrets, then
-// sources in order, then variables. names lists the named secrets.
+// sources in order, then variables. names lists the named secrets. Those that are bound have placeholders.
 func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.SecretSource,
 	more ...map[string]string) (env map[string]string, names []string, err error) {
 	account := callerOf(ctx).Account
 	env = map[string]string{}
 	take := func(id string) error {
 		pairs, name, err := s.pairs(ctx, account, id)
+		if err == nil && name != "" {
+			pairs, _, err = s.opts.Secrets.Held(ctx, account, name)
+		}
 		maps.Copy(env, pairs)
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)

@@ -46,6 +46,15 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, terms Terms,
 	return p, bound, nil
 }
 
+// Held returns the pairs of a secret as sandboxes have them: with placeholders in place of the values if it is bound,
+// which bound reports. NotFound: the secret does not exist.
+func (v *Vault) Held(ctx context.Context, account, name string) (p Pairs, bound bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	p, names, err := v.withPlaceholders(ctx, account, Bound, []string{name})
+	return p, len(names) > 0, err
+}
+
 // withPlaceholders returns the pairs of secrets as borrowers on terms have them, and the names of those of which they
 // have placeholders. v.mu is held.
 func (v *Vault) withPlaceholders(ctx context.Context, account string, terms Terms, names []string) (all Pairs,
