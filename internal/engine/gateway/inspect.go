@@ -35,6 +35,10 @@ const maxHeld = 64 << 10
 // Inspector reads the data that a client sends over a TCP connection. It holds back data until the names in it
 // are known. It must be used by one goroutine only.
 type Inspector struct {
+	// Address is the destination of the connection. It stands for the name of a TLS connection without one, as those to
+	// addresses are, if it is intercepted.
+	Address string
+
 	check  Check
 	decide Decide
 	held   []byte

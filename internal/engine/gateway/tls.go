@@ -126,10 +126,14 @@ func (i *Inspector) helloNames(h clientHello) error {
 			return err
 		}
 	}
-	if h.name == "" {
+	name := h.name
+	if name == "" && i.Address != "" && i.decide(i.Address, 0).Intercept {
+		name = i.Address
+	}
+	if name == "" {
 		return i.hidden("the TLS connection does not name a server")
 	}
-	if err := i.name(h.name, 0); err != nil {
+	if err := i.name(name, 0); err != nil {
 		return err
 	}
 	if i.over != nil {

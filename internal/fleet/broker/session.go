@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +78,9 @@ func (s *session) Close() error {
 // configure answers a ClientHello. It connects to the host first, so that the sandbox speaks the protocol that the host
 // chooses. If that fails, the sandbox's requests get the reason.
 func (s *session) configure(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	if !strings.EqualFold(strings.TrimSuffix(hello.ServerName, "."), s.host.Name) {
+	_, err := netip.ParseAddr(s.host.Name)
+	unnamed := hello.ServerName == "" && err == nil // clients do not name addresses: RFC 6066, section 3
+	if !unnamed && !strings.EqualFold(strings.TrimSuffix(hello.ServerName, "."), s.host.Name) {
 		return nil, errors.Errorf("a ClientHello for another host than the connection is bound to")
 	}
 	leaf, err := s.sandbox.Authority.Certificate(s.host.Name)

@@ -297,6 +297,24 @@ func TestHostsThatClose(t *testing.T) {
 	}
 }
 
+// TestHostsWithoutAName checks a binding to an address, which clients of TLS do not send.
+func TestHostsWithoutAName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bound(t, hostAddr))
+	w.serve(t, echo, hostAddr)
+	c := w.client(t)
+	c.Transport.(*http.Transport).DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		i := intercepted
+		i.Name = hostAddr
+		conn := tls.Client(w.dial(t, i), &tls.Config{RootCAs: w.trusts, ServerName: hostAddr})
+		return conn, conn.HandshakeContext(ctx)
+	}
+	if status, got := get(t, c, "GET", "https://"+hostAddr+"/", authorized); status != 200 ||
+		!strings.Contains(got, "Bearer "+value) {
+		t.Errorf("got %d %q", status, got)
+	}
+}
+
 func TestPlainHTTP(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(echo)

@@ -20,8 +20,10 @@ func (w *world) lendAll() (flags []string) {
 	w.set("git", "GIT_TOKEN", gitToken, "--hosts", gitHost)
 	w.set("npm", "NPM_TOKEN", npmToken, "--hosts", npmHost)
 	w.set("pip", "PIP_PASSWORD", pipToken, "--hosts", pipHost)
-	w.set("api", "API_TOKEN", apiToken, "--hosts", apiHost+","+oldHost, "--allow", "GET,HEAD,POST /v1/**", "--allow",
-		"POST /grpc.health.v1.Health/*")
+	// The API also by its address, which clients do not name in TLS.
+	byAddress := address(slices.Index(hosts, apiHost))
+	w.set("api", "API_TOKEN", apiToken, "--hosts", apiHost+","+oldHost+","+byAddress, "--allow", "GET,HEAD,POST /v1/**",
+		"--allow", "POST /grpc.health.v1.Health/*")
 	for _, name := range []string{"git", "npm", "pip", "api"} {
 		flags = append(flags, "--secret", name)
 	}
@@ -72,6 +74,7 @@ curl -sSf --http2 -H "$auth" https://old.test/v1/check
 curl -sSf -H "X-Api-Key: $API_TOKEN" https://api.test/v1/check
 curl -sSf "https://api.test/v1/check?a=1&key=$API_TOKEN&b=%20"
 curl -sSf --oauth2-bearer "$API_TOKEN" https://api.test/v1/check
+curl -sSf -H "$auth" https://192.0.2.4/v1/check
 curl -sSf -H "$auth" --compressed https://api.test/v1/large | wc -l
 curl -sSf -H "$auth" -H 'Accept-Encoding: gzip' https://api.test/v1/large | gunzip | wc -l
 curl -sSI -H "$auth" https://api.test/v1/large | tr -d '\r' | sort >head
@@ -79,7 +82,7 @@ curl -sS -D - -o /dev/null -H "$auth" https://api.test/v1/large | tr -d '\r' | s
 grep -iv '^date' head | cmp - <(grep -iv '^date' get); grep -c 200 head
 curl -sSf -H "$auth" -H 'Expect: 100-continue' -d a=b https://old.test/v1/echo | grep -c '"a=b"'
 curl -sSfN -H "$auth" https://api.test/v1/stream | grep -c event`,
-		"HTTP/1.1 authorized\nHTTP/2.0 authorized\nHTTP/1.1 authorized\n" + strings.Repeat("HTTP/2.0 authorized\n", 3) +
+		"HTTP/1.1 authorized\nHTTP/2.0 authorized\nHTTP/1.1 authorized\n" + strings.Repeat("HTTP/2.0 authorized\n", 4) +
 			"2000\n2000\n1\n1\n3"},
 	{"Node", true, `
 cat >it.mjs <<'END'

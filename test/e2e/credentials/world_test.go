@@ -209,7 +209,7 @@ func answer(query []byte) ([]byte, error) {
 // serve starts a host, with TLS and without.
 func (w *world) serve(name, addr string) {
 	w.t.Helper()
-	pair, err := w.signs.Certificate(name)
+	pair, err := w.signs.Certificate(name, addr)
 	if err != nil {
 		w.t.Fatal(err)
 	}

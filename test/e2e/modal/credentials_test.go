@@ -71,7 +71,8 @@ func TestModalMemoryHasNoCredentials(t *testing.T) {
 	}
 	ip, _, _ := strings.Cut(address, ":")
 	sb := m.create(t, "base", &modal.SandboxCreateParams{Command: []string{"sleep", "600"}, Timeout: 10 * time.Minute,
-		Secrets: []*modal.Secret{secret}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{ip + "/32"}}, ExperimentalEnableSnapshot: true})
+		Secrets: []*modal.Secret{secret}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{ip + "/32"}},
+		ExperimentalEnableSnapshot: true})
 	use := func(what string, sb *modal.Sandbox) {
 		t.Helper()
 		if out, code := m.run(t, sb, `curl -sS -H "Authorization: Bearer $API_TOKEN" http://`+address); code != 0 ||

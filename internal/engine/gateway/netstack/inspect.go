@@ -58,8 +58,9 @@ type inspected struct {
 
 // inspect returns the writer for the sandbox's data. It inspects the data as far as check requires.
 func (g *Gateway) inspect(c *conn, check gateway.Check, to io.Writer) *inspected {
-	return &inspected{g: g, c: c, to: to, lenient: check == gateway.CheckIntercept,
-		names: gateway.NewInspector(check, g.decider(c))}
+	names := gateway.NewInspector(check, g.decider(c))
+	names.Address = c.addr.String()
+	return &inspected{g: g, c: c, to: to, lenient: check == gateway.CheckIntercept, names: names}
 }
 
 // Write returns a *gateway.Refusal if the policy forbids the connection because of its data, and a *gateway.Handover if

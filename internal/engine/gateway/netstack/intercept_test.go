@@ -84,20 +84,33 @@ func intercepting(t testing.TB, p *gateway.Policy, servers ...string) *gateway.P
 	return p
 }
 
+// answering is a server that sends a text after the first line of a client.
+func answering(t testing.TB, text string) string {
+	t.Helper()
+	return listen(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		if _, err := r.ReadString('\n'); err == nil {
+			_, _ = io.WriteString(c, text)
+			_, _ = io.Copy(io.Discard, r)
+		}
+	})
+}
+
 // mission: 9.1
 func TestConnectionsToBoundHostsAreIntercepted(t *testing.T) {
 	t.Parallel()
 	z, b := &zone{}, &broker{}
 	w := newWorld(t, intercepting(t, policy(t, "default"), "bound.example:443", "*.below.example:443",
-		"plain.example:80"), func(o *netstack.Options) { o.Exchange = z.exchange }, b.intercept(t))
+		"plain.example:80", "203.0.113.14:443"), func(o *netstack.Options) { o.Exchange = z.exchange }, b.intercept(t))
 	addr := map[string]string{"bound.example": "203.0.113.10", "a.below.example": "203.0.113.11",
-		"plain.example": "203.0.113.12", "free.example": "203.0.113.13"}
+		"plain.example": "203.0.113.12", "free.example": "203.0.113.13",
+		"203.0.113.14": "203.0.113.14", "203.0.113.15": "203.0.113.15"}
 	for name, a := range addr {
 		z.set(name, a)
 		for _, port := range []string{":443", ":8443"} {
 			w.serve("tcp", a+port, hello(t, "server"))
 		}
-		w.serve("tcp", a+":80", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "server\n") }))
+		w.serve("tcp", a+":80", answering(t, "server\n"))
 		if _, err := w.lookUp(t, name); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +122,9 @@ func TestConnectionsToBoundHostsAreIntercepted(t *testing.T) {
 		{"bound.example", ":8443", "server"},
 		{"plain.example", ":443", "server"},
 		{"free.example", ":443", "server"},
-		{"free.example", ":443", "server"},
+		{"203.0.113.14", ":443", "broker 203.0.113.14"},
+		{"203.0.113.14", ":8443", "server"},
+		{"203.0.113.15", ":443", "server"},
 	} {
 		host := strings.TrimSuffix(strings.ToLower(c.name), ".")
 		if got, err := w.tls(t, addr[host]+c.port, c.name); got != c.want || err != nil {
@@ -139,10 +154,7 @@ func TestInterceptedThroughAProxy(t *testing.T) {
 	t.Parallel()
 	b := &broker{}
 	w := newWorld(t, intercepting(t, policy(t, "default"), "bound.example:443"), b.intercept(t))
-	w.serve("tcp", "203.0.113.9:3128", listen(t, func(c net.Conn) {
-		_, _ = io.WriteString(c, "proxy\n")
-		_, _ = io.Copy(io.Discard, c)
-	}))
+	w.serve("tcp", "203.0.113.9:3128", answering(t, "proxy\n"))
 	connect := func(first string) (string, error) {
 		c, err := w.guest.dial(t, "203.0.113.9:3128")
 		if err != nil {
