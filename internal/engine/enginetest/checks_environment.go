@@ -287,13 +287,13 @@ func checkDefaultUser(t *testing.T, s *suite) {
 
 func checkHome(t *testing.T, s *suite) {
 	for user, want := range map[string]string{"": "/root", "nobody": "/nonexistent", "12345": "/"} {
-		cmd := sh(`printf %s "$HOME"`)
+		cmd := probe.Sh(`printf %s "$HOME"`)
 		cmd.User = user
-		if got := output(t, s.shared, cmd); got != want {
+		if got := probe.Output(t, s.shared, cmd); got != want {
 			t.Errorf("HOME of the user %q is %q, want %q", user, got, want)
 		}
 		cmd.Env = map[string]string{"HOME": "/mine"}
-		if got := output(t, s.shared, cmd); got != "/mine" {
+		if got := probe.Output(t, s.shared, cmd); got != "/mine" {
 			t.Errorf("HOME of the user %q is %q, though the command has one", user, got)
 		}
 	}
