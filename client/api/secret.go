@@ -34,8 +34,8 @@ type BoundHost struct {
 	// Host is a domain, "*." and a domain, or an address, each with an optional ":port". "http://" in front means a
 	// server without TLS.
 	Host string `json:"host"`
-	// Inject adds a value to requests without a credential: "bearer", "basic USER", "header NAME", "query NAME" or
-	// "sigv4 SERVICE REGION"; "" does not. After it may stand the key of the pair.
+	// Inject adds a value to requests without a credential: "bearer", "basic USER", "header NAME" or "query NAME"; ""
+	// does not. After it may stand the key of the pair. "sigv4 SERVICE REGION" signs requests for AWS again.
 	Inject string `json:"inject,omitempty"`
 }
 

@@ -192,12 +192,12 @@ const (
 	Basic  Form = "basic"  // Authorization: Basic, with the name as the user
 	Header Form = "header" // the header with the name
 	Query  Form = "query"  // the parameter with the name
-	SigV4  Form = "sigv4"  // a signature of AWS, version 4
+	SigV4  Form = "sigv4"  // a signature of AWS, version 4, in place of one with the placeholders
 )
 
 // Inject is a way to add a value to requests. As text it is "bearer KEY", "basic USER KEY", "header NAME KEY", "query
 // NAME KEY" or "sigv4 SERVICE REGION". KEY names the pair of the secret, and may be missing if there is only one;
-// SERVICE and REGION may be missing if the host has them.
+// SERVICE and REGION may be missing: then they are those that the client signs for.
 type Inject struct {
 	Form Form
 	Name string // of the user, the header or the parameter; the service of SigV4

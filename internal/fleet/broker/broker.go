@@ -2,7 +2,8 @@
 // credentials end here: the broker puts the values in place of the placeholders, and sends the requests on.
 //
 // A connection of the sandbox has one connection to the host, and speaks the protocol that the host chose (HTTP/1.1 or
-// HTTP/2). The broker keeps no bodies. It answers requests that it refuses with a status and a sentence.
+// HTTP/2). It keeps no bodies, but those that a signature needs. It answers
+// requests that it refuses with a status and a sentence.
 package broker
 
 import (
@@ -74,6 +75,8 @@ type Broker struct {
 	mu    sync.Mutex
 	conns map[string]int // guarded by mu: open connections by sandbox
 	total int            // guarded by mu
+
+	bodies held
 }
 
 // quiet drops what net/http says of connections that broke.
@@ -88,6 +91,7 @@ func New(ctx context.Context, opts Options) *Broker {
 	}
 	b := &Broker{ctx: ctx, opts: opts, conns: map[string]int{},
 		queue: queue{conns: make(chan net.Conn), done: make(chan struct{})}}
+	b.bodies.of = map[string]int64{}
 	b.proxy = newProxy()
 	b.server = &http.Server{Handler: http.HandlerFunc(b.handle), ConnContext: withSession, ReadHeaderTimeout: headTime,
 		IdleTimeout: idleTime, MaxHeaderBytes: maxHeader, ErrorLog: quiet,

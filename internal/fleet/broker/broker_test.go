@@ -209,6 +209,14 @@ func (w *world) taken() []Use {
 	return slices.Clone(w.uses)
 }
 
+// reported waits for so many uses: a report follows the answer.
+func (w *world) reported(n int) []Use {
+	for begin := time.Now(); len(w.taken()) < n && time.Since(begin) < time.Minute; {
+		time.Sleep(time.Millisecond)
+	}
+	return w.taken()
+}
+
 // echo answers with the head of the request, one part in a line.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream") // not masked
@@ -275,7 +283,7 @@ func TestPlaceholdersAreReplaced(t *testing.T) {
 				t.Errorf("the host got %q, want %s", got, proto)
 			}
 		}
-		uses := w.taken()
+		uses := w.reported(7)
 		if len(uses) != 7 {
 			t.Errorf("%s: got %d uses: %+v", protocol, len(uses), uses)
 		}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -19,6 +20,8 @@ type exchange struct {
 	credentials []Credential
 	used        []Credential // whose values are in the request
 	encoded     []maskPair   // credentials of basic authentication in the request, with those that have placeholders
+	signature   *signature   // that is made again; nil without one
+	held        int64        // bytes of the body in memory
 	status      int
 }
 
@@ -106,14 +109,16 @@ func (b *Broker) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path := r.URL.EscapedPath()
+	defer e.release()
 	if refused := e.lend(r); refused != nil {
+		status := cmp.Or(refused.status, http.StatusForbidden)
 		use := Use{Time: time.Now(), Secret: refused.Secret, Key: refused.Key, Host: s.host.Name, Method: r.Method,
-			Path: path, Status: http.StatusForbidden, Refused: refused.why}
+			Path: path, Status: status, Refused: refused.why}
 		s.sandbox.Report(use)
 		if refused.end {
 			s.sandbox.End(use)
 		}
-		refuse(w, http.StatusForbidden, refused.why)
+		refuseSigned(w, r, status, refused.why)
 		return
 	}
 	defer func() {
@@ -123,7 +128,7 @@ func (b *Broker) handle(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	_ = http.NewResponseController(w).EnableFullDuplex() // only HTTP/1 needs it, and has it
-	b.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e)))
+	b.proxy.ServeHTTP(lowerMeta{w}, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e)))
 }
 
 // check returns the status and the text of a refusal for requests that can have no credentials, or 0.

@@ -13,8 +13,9 @@ import (
 // refusal is a use of a placeholder that its binding forbids.
 type refusal struct {
 	Credential
-	why string // one sentence without a period
-	end bool   // the sandbox ends
+	why    string // one sentence without a period
+	end    bool   // the sandbox ends
+	status int    // of the answer; 0 means 403
 }
 
 // lend replaces the placeholders in a request by the values, and adds values that the bindings inject. If a placeholder
@@ -30,7 +31,7 @@ func (e *exchange) lend(r *http.Request) *refusal {
 		case why == "":
 			lent = append(lent, c)
 		case c.Binding.Elsewhere != binding.Pass:
-			return &refusal{c, why, c.Binding.Elsewhere == binding.End}
+			return &refusal{Credential: c, why: why, end: c.Binding.Elsewhere == binding.End}
 		}
 	}
 	if len(lent) > 0 && signed(r.URL.Query()) {
@@ -39,12 +40,19 @@ func (e *exchange) lend(r *http.Request) *refusal {
 		r.Header.Del("Authorization")
 		lent = slices.DeleteFunc(lent, func(c Credential) bool { return !carries(r, c.Placeholder) })
 	}
+	lent, refused := e.verify(r, lent)
+	if refused != nil {
+		return refused
+	}
 	for _, c := range lent {
 		e.replace(r, c)
 	}
 	e.used = lent
 	if len(lent) == 0 {
 		e.inject(r)
+	}
+	if e.signature != nil {
+		e.signature.again(r)
 	}
 	return nil
 }

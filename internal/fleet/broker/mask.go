@@ -2,6 +2,8 @@ package broker
 
 import (
 	"bytes"
+	"encoding/json"
+	"encoding/xml"
 	"io"
 	"mime"
 	"net/http"
@@ -19,7 +21,11 @@ func (e *exchange) mask(resp *http.Response) {
 			continue
 		}
 		value := strings.TrimSpace(c.Value.Reveal()) // a part of what the host got
-		for _, form := range logf.Forms(value) {
+		forms := logf.Forms(value)
+		if len(forms) > 0 { // it is long enough
+			forms = append(forms, xmlText(value))
+		}
+		for _, form := range forms {
 			shown := strings.Repeat("*", len(form))
 			if form == value && len(form) == len(c.Placeholder) {
 				shown = c.Placeholder
@@ -122,3 +128,19 @@ func (m *masked) begun() int {
 
 // Close implements io.Closer.
 func (m *masked) Close() error { return m.body.Close() }
+
+// jsonText returns a text as it stands in a string of JSON.
+func jsonText(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil { // never: a string has JSON
+		return s
+	}
+	return string(b[1 : len(b)-1])
+}
+
+// xmlText returns a text as it stands in XML.
+func xmlText(s string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(s)) // the builder has no errors
+	return b.String()
+}
