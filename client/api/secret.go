@@ -22,7 +22,7 @@ type Binding struct {
 	Hosts  []BoundHost `json:"hosts,omitempty"`
 	// Allow limits the requests that get values, such as "GET /repos/**". Without any, every request does.
 	Allow []string `json:"allow,omitempty"`
-	// Body also replaces placeholders in the bodies of requests.
+	// Body also replaces placeholders in the bodies of requests that are text.
 	Body bool `json:"body,omitempty"`
 	// Elsewhere handles requests with a placeholder to other hosts, or that Allow does not have: "refuse", the default;
 	// "pass" sends the placeholder; "end" ends the sandbox.

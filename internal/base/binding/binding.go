@@ -16,7 +16,7 @@ type Binding struct {
 	// Allow limits the requests that get values: a method and a path each, such as "GET /repos/**". Without any, every
 	// request does.
 	Allow []Rule `json:"allow,omitempty"`
-	// Body also replaces placeholders in the bodies of requests.
+	// Body also replaces placeholders in the bodies of requests that are text.
 	Body bool `json:"body,omitempty"`
 	// Elsewhere handles requests with a placeholder that the binding does not cover.
 	Elsewhere Elsewhere `json:"elsewhere,omitempty"`

@@ -25,7 +25,7 @@ func (b *bindFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&b.allow, "allow", nil, "requests that get the values, such as 'GET /repos/**' (repeatable)")
 	flags.StringVar(&b.elsewhere, "elsewhere", "",
 		"what to do with placeholders in other requests: refuse, pass or end (default: refuse)")
-	flags.BoolVar(&b.body, "body", false, "also replace placeholders in the bodies of requests")
+	flags.BoolVar(&b.body, "body", false, "also replace placeholders in the bodies of requests that are text")
 	flags.BoolVar(&b.unbind, "unbind", false, "give sandboxes the values from now on")
 }
 

@@ -58,7 +58,8 @@ values into their requests to these hosts. --hosts takes a domain, "*." and a do
 each with an optional :port; "http://" in front means a server without TLS. --inject adds the value to
 requests without a credential: "bearer", "basic USER", "header NAME" or "query NAME". "sigv4 SERVICE
 REGION" signs requests for AWS again that the sandbox signs with placeholders. --allow limits the
-requests, such as "GET /repos/**". Without pairs, the binding of an existing secret changes.`,
+requests, such as "GET /repos/**". --body also replaces placeholders in the bodies of requests that
+are text. Without pairs, the binding of an existing secret changes.`,
 		Example: `  harvest secret set github GITHUB_TOKEN --preset github
   harvest secret set api API_TOKEN --hosts api.example.org --inject bearer --allow 'GET /v1/**'
   harvest secret set aws AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY --preset aws

@@ -2,7 +2,7 @@
 // credentials end here: the broker puts the values in place of the placeholders, and sends the requests on.
 //
 // A connection of the sandbox has one connection to the host, and speaks the protocol that the host chose (HTTP/1.1 or
-// HTTP/2). It keeps no bodies, but those that a signature needs. It answers
+// HTTP/2). It keeps no bodies, but small ones whose length changes, and those that a signature needs. It answers
 // requests that it refuses with a status and a sentence.
 package broker
 

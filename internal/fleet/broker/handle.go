@@ -21,6 +21,7 @@ type exchange struct {
 	used        []Credential // whose values are in the request
 	encoded     []maskPair   // credentials of basic authentication in the request, with those that have placeholders
 	signature   *signature   // that is made again; nil without one
+	body        *lentBody    // nil if it is sent as it is
 	held        int64        // bytes of the body in memory
 	status      int
 }
@@ -47,6 +48,7 @@ func newProxy() *httputil.ReverseProxy {
 			r.Out.Host = r.In.Host
 			// These are the client's own: the broker is no proxy that the host should know of.
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
+			r.Out.Trailer = r.In.Trailer // it gets its values after the body
 			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 				if values := r.In.Header[name]; values != nil {
 					r.Out.Header[name] = values
@@ -122,7 +124,7 @@ func (b *Broker) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() {
-		for _, c := range e.used {
+		for _, c := range append(e.used, e.body.used(e.used)...) {
 			s.sandbox.Report(Use{Time: time.Now(), Secret: c.Secret, Key: c.Key, Host: s.host.Name, Method: r.Method,
 				Path: path, Status: e.status})
 		}

@@ -53,8 +53,9 @@ func (e *exchange) lend(r *http.Request) *refusal {
 	}
 	if e.signature != nil {
 		e.signature.again(r)
+		return nil
 	}
-	return nil
+	return e.lendBody(r)
 }
 
 // forbids returns why a credential may not be used for a request, or "".

@@ -77,7 +77,8 @@ func isText(contentType string) bool {
 		return true
 	}
 	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "json") || strings.HasSuffix(kind, "xml") ||
-		strings.HasSuffix(kind, "javascript") || kind == "application/x-www-form-urlencoded"
+		strings.HasSuffix(kind, "javascript") || strings.HasPrefix(kind, "multipart/") ||
+		kind == "application/x-www-form-urlencoded"
 }
 
 // masked is the body of an answer without the values. It holds back only the end of what has arrived, if a value may
