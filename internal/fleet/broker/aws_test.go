@@ -26,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/binding"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/image/trust"
 	"github.com/RelevanceAI/harvest/test/stubs/s3test"
 )
 
@@ -92,10 +93,13 @@ func (w *world) program(t *testing.T, held aws.Credentials) func(name string, ar
 	if err := os.WriteFile(bundle, []byte(w.sandbox.Authority.PEM()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HTTPS_PROXY=" + w.proxy(t), "AWS_CA_BUNDLE=" + bundle,
-		"SSL_CERT_FILE=" + bundle, "AWS_ACCESS_KEY_ID=" + held.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + held.SecretAccessKey,
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "HTTPS_PROXY=" + w.proxy(t),
+		"AWS_ACCESS_KEY_ID=" + held.AccessKeyID, "AWS_SECRET_ACCESS_KEY=" + held.SecretAccessKey,
 		"AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1", "AWS_EC2_METADATA_DISABLED=true",
 		"AWS_MAX_ATTEMPTS=1", "LC_ALL=C.UTF-8"}
+	for name, value := range trust.Env(bundle) {
+		env = append(env, name+"="+value)
+	}
 	return func(name string, args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
@@ -281,6 +285,51 @@ func TestBoto3Services(t *testing.T) {
 				t.Errorf("%s, %s: %v: %s", program, service, err, out)
 			}
 		}
+	}
+}
+
+// TestCurl signs with curl.
+func TestCurl(t *testing.T) {
+	t.Parallel()
+	w, held := awsWorld(t, "curl")
+	run := w.program(t, held)
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	at := "https://" + host + "/curl"
+	for _, args := range [][]string{
+		{"-X", "PUT", "--data-binary", "text", "-H", "X-Amz-Content-Sha256: " + hashOf("text"), at + "/dir/a%20b"},
+		{"-X", "PUT", "--data-binary", "text", "-H", "X-Amz-Content-Sha256: UNSIGNED-PAYLOAD", at + "/dir/b"},
+		{"-H", "X-Amz-Content-Sha256: " + emptyHash, at + "/dir/a%20b"},
+		{"-H", "X-Amz-Content-Sha256: " + emptyHash, at + "?delimiter=%2F&list-type=2&prefix=d"},
+	} {
+		if out, err := run("curl", append([]string{"-sS", "--fail-with-body", "--cacert", "ca.pem", "--aws-sigv4",
+			"aws:amz:us-east-1:s3", "--user", held.AccessKeyID + ":" + held.SecretAccessKey}, args...)...); err != nil {
+			t.Errorf("%v: %v: %s", args, err, out)
+		}
+	}
+}
+
+// TestRclone checks that the variables of sandboxes suit a program with its own transport.
+func TestRclone(t *testing.T) {
+	t.Parallel()
+	w, held := awsWorld(t, "rclone")
+	run := w.program(t, held)
+	if _, err := exec.LookPath("rclone"); err != nil {
+		t.Skip("rclone is not installed")
+	}
+	file := large(t)
+	at := ":s3,provider=Other,env_auth=true,endpoint='https://" + host + "',region=us-east-1,force_path_style=true," +
+		"no_check_bucket=true,upload_cutoff=5M:rclone/a b+(c)é"
+	for _, args := range [][]string{{file, at}, {at, file + ".back"}} {
+		if out, err := run("rclone", append([]string{"--retries", "1", "--low-level-retries", "1", "copyto"},
+			args...)...); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	want, _ := os.ReadFile(file)
+	if got, err := os.ReadFile(file + ".back"); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes, %v", len(got), err)
 	}
 }
 
