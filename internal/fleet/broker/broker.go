@@ -35,6 +35,9 @@ const (
 	headTime = 30 * time.Second // for the head of a request
 	idleTime = 5 * time.Minute  // between requests
 	dialTime = 30 * time.Second // for a connection to a host, with its handshake
+
+	// continueTime is for a host's answer to "Expect: 100-continue". Many hosts have none. Clients wait as long.
+	continueTime = time.Second
 )
 
 // Credential is a value of a secret, with the text that stands for it in the sandbox.

@@ -40,7 +40,7 @@ var protocols = []string{"h2", "http/1.1"}
 func (s *session) serve() {
 	s.transport = &http.Transport{DialContext: s.dialHost, DialTLSContext: s.dialHost, DisableCompression: true,
 		ForceAttemptHTTP2: true, MaxResponseHeaderBytes: maxHeader, IdleConnTimeout: idleTime,
-		ExpectContinueTimeout: headTime}
+		ExpectContinueTimeout: continueTime}
 	if s.host.Connect {
 		if err := s.acceptTunnel(); err != nil {
 			logf.Debugf(s.b.ctx, "a connection of sandbox %s to %s: %v", s.sandbox.ID, s.host.Name, err)
