@@ -217,8 +217,8 @@ type AuditLine struct {
 	Path      string    `json:"path"`
 	Status    int       `json:"status"`
 
-	// SandboxID is set in lines about a request of a sandbox with the value of a secret, or with a placeholder that it may
-	// not use. Path begins with the host then.
+	// SandboxID is set in lines about a request of a sandbox with the value of a secret, or with a placeholder that it
+	// may not use. Path begins with the host then.
 	SandboxID string `json:"sandbox_id,omitempty"`
 	Secret    string `json:"secret,omitempty"`  // its name
 	Refused   string `json:"refused,omitempty"` // why the secret was not used, one sentence

@@ -185,8 +185,8 @@ type Denial struct {
 	Count    int       `json:"count"`  // number of equal denials
 }
 
-// CredentialUse is a request of a sandbox with the value of a bound secret, or with a placeholder that it may not use: the
-// "use" of the events credential.used and credential.refused.
+// CredentialUse is a request of a sandbox with the value of a bound secret, or with a placeholder that it may not use:
+// the "use" of the events credential.used and credential.refused.
 type CredentialUse struct {
 	Time   time.Time `json:"time"`
 	Secret string    `json:"secret"`
@@ -195,8 +195,8 @@ type CredentialUse struct {
 	Method string    `json:"method"`
 	Path   string    `json:"path"`             // without the query
 	Status int       `json:"status,omitempty"` // of the answer; 0 without one
-	// Count is the number of equal requests since the last event about them, if it is not the first one; Time is that of
-	// the last.
+	// Count is the number of equal requests since the last event about them, if it is not the first one; Time is that
+	// of the last.
 	Count   int    `json:"count,omitempty"`
 	Refused string `json:"refused,omitempty"` // why the credential was not used, one sentence; "" if it was
 }

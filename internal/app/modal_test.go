@@ -38,7 +38,8 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	release := logf.Redact(known)
 	a.auditModal(t.Context(), modal.Call{Method: "connect/" + known + "/hv_" + strings.Repeat("a2", 26)})
 	release()
-	use := record.Use{Secret: "github", Host: "api.example.org", Method: "GET", Path: "/user", Status: 403, Refused: "no"}
+	use := record.Use{Secret: "github", Host: "api.example.org", Method: "GET", Path: "/user", Status: 403,
+		Refused: "no"}
 	published := 0
 	publish := a.auditUses(t.Context(), func(record.Event) { published++ })
 	for _, kind := range []record.EventType{record.EventReady, record.EventCredentialRefused} {

@@ -36,9 +36,9 @@ func borrower(f *Fleet, e *entry) lending.Sandbox {
 		}}
 }
 
-// Lend lends credentials to a running sandbox that borrows, in place of those that Lend lent it before. They are kept in
-// memory: the caller lends them again when the server has started. Kinds: NotFound, Conflict and Gone (it does not run),
-// Unsupported (it does not borrow), those of the network policy.
+// Lend lends credentials to a running sandbox that borrows, in place of those that Lend lent it before. They are kept
+// in memory: the caller lends them again when the server has started. Kinds: NotFound, Conflict and Gone (it does not
+// run), Unsupported (it does not borrow), those of the network policy.
 func Lend(ctx context.Context, f *Fleet, account, ref string, all []secret.Credential) error {
 	if err := f.begin(); err != nil {
 		return err

@@ -71,8 +71,8 @@ func placeholders(seed []byte, name string, p Pairs) map[string]string {
 	return all
 }
 
-// Credentials returns the values of those of the named secrets that are bound, or are of known services, in the order of
-// the names. Secrets that do not exist have none.
+// Credentials returns the values of those of the named secrets that are bound, or are of known services, in the order
+// of the names. Secrets that do not exist have none.
 func (v *Vault) Credentials(ctx context.Context, account string, names ...string) ([]Credential, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,8 +153,8 @@ type own struct {
 	seed      string
 }
 
-// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is none,
-// or the one there is has expired.
+// Authority returns the authority that signs for the hosts of an account's bound secrets. It makes one if there is
+// none, or the one there is has expired.
 func (v *Vault) Authority(ctx context.Context, account string) (*authority.Authority, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -78,7 +78,8 @@ func eventLine(e api.Event) string {
 		words = append(words, d.Stage.Name, time.Duration(d.Stage.MS*float64(time.Millisecond)).Round(
 			time.Millisecond/10).String())
 	case d.Denial != nil:
-		words = append(words, d.Denial.Protocol, strings.TrimSpace(d.Denial.Domain+" "+d.Denial.Address)+":", d.Denial.Reason)
+		words = append(words, d.Denial.Protocol, strings.TrimSpace(d.Denial.Domain+" "+d.Denial.Address)+":",
+			d.Denial.Reason)
 	case d.Use != nil:
 		words = append(words, d.Use.Secret, d.Use.Method, d.Use.Host+d.Use.Path)
 		if d.Use.Status != 0 {

@@ -38,7 +38,8 @@ its id, or its name.`,
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), files.SandboxCopy(c.CLI),
-		files.SandboxFiles(c.CLI), c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxEvents(), c.sandboxNetwork(),
+		files.SandboxFiles(c.CLI), c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxEvents(),
+		c.sandboxNetwork(),
 		c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(),
 		files.SandboxSync(c.CLI), c.sandboxRemove())
 }

@@ -273,7 +273,8 @@ func TestBoto3Services(t *testing.T) {
 				if checked.Code != http.StatusOK {
 					http.Error(rw, checked.Body.String(), checked.Code)
 				} else if service == "sts" {
-					_, _ = io.WriteString(rw, "<GetCallerIdentityResponse><GetCallerIdentityResult/></GetCallerIdentityResponse>")
+					_, _ = io.WriteString(rw,
+						"<GetCallerIdentityResponse><GetCallerIdentityResult/></GetCallerIdentityResponse>")
 				} else {
 					_, _ = io.WriteString(rw, "{}")
 				}
@@ -361,7 +362,8 @@ func TestGoSDK(t *testing.T) {
 			t.Errorf("%s: got %d bytes, %v", protocol, len(b), err)
 		}
 		_ = got.Body.Close()
-		address, err := s3.NewPresignClient(c).PresignGetObject(t.Context(), &s3.GetObjectInput{Bucket: &bucket, Key: key})
+		address, err := s3.NewPresignClient(c).PresignGetObject(t.Context(), &s3.GetObjectInput{Bucket: &bucket,
+			Key: key})
 		if err != nil {
 			t.Fatal(err)
 		}

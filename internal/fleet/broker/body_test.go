@@ -33,7 +33,8 @@ var bodyEcho = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 // post sends a body, whose length is not given for -1, and returns the status and the body of the answer.
 func post(t testing.TB, c *http.Client, contentType, body string, length int64, head map[string]string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", io.NopCloser(strings.NewReader(body)))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/",
+		io.NopCloser(strings.NewReader(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ func TestBodiesAreReplaced(t *testing.T) {
 				}
 				status, got := post(t, w.client(t, protocol), test.contentType, body, given, nil)
 				if status != 200 || got != fmt.Sprintf("%d %s", length, want) {
-					t.Errorf("%s, %s: got %d %.100q, want %d %.100q", protocol, test.contentType, status, got, length, want)
+					t.Errorf("%s, %s: got %d %.100q, want %d %.100q", protocol, test.contentType, status, got, length,
+						want)
 				}
 			}
 			if uses := w.reported(2); len(uses) != 2 || uses[0].Secret != "example" || uses[0].Status != 200 {
@@ -230,7 +232,8 @@ func TestRequestTrailers(t *testing.T) {
 func TestEscapedValuesAreMasked(t *testing.T) {
 	t.Parallel()
 	const special = `re"al<&>+value\'0123`
-	for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain", "text/xml",
+	for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain",
+		"text/xml",
 		"multipart/form-data; boundary=b"} {
 		w := newWorld(t, withBody(t))
 		w.credentials[0].Value = special
@@ -239,7 +242,8 @@ func TestEscapedValuesAreMasked(t *testing.T) {
 			_, _ = io.Copy(rw, r.Body)
 		}))
 		_, got := post(t, w.client(t), contentType, "a"+placeholder+"b", int64(len(placeholder)+2), nil)
-		if escape, ok := escapes(contentType); !ok || strings.Contains(got, "al") || len(got) != len(escape(special))+2 {
+		if escape, ok := escapes(contentType); !ok || strings.Contains(got, "al") || len(got) != len(escape(special))+
+			2 {
 			t.Errorf("%s: got %q", contentType, got)
 		}
 	}

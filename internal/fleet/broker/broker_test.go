@@ -88,8 +88,9 @@ func newWorld(t testing.TB, b binding.Binding) *world {
 	t.Helper()
 	inside, outside := newAuthority(t), newAuthority(t)
 	w := &world{trusts: pool(inside), signs: outside, hosts: map[string]string{}, dialed: map[netip.AddrPort]int{},
-		credentials: []Credential{{Secret: "example", Key: "API_TOKEN", Placeholder: placeholder, Value: value, Binding: b}}}
-	w.Broker = New(t.Context(), Options{Roots: pool(outside), Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		credentials: []Credential{{Secret: "example", Key: "API_TOKEN", Placeholder: placeholder, Value: value,
+			Binding: b}}}
+	dial := func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 		w.mu.Lock()
 		real := w.hosts[a.String()]
 		w.dialed[a]++
@@ -98,7 +99,8 @@ func newWorld(t testing.TB, b binding.Binding) *world {
 			return nil, net.ErrClosed
 		}
 		return new(net.Dialer).DialContext(ctx, "tcp", real)
-	}})
+	}
+	w.Broker = New(t.Context(), Options{Roots: pool(outside), Dial: dial})
 	w.sandbox = Sandbox{ID: "sb", Authority: inside,
 		Credentials: func(context.Context) ([]Credential, error) {
 			w.mu.Lock()
@@ -279,7 +281,8 @@ func TestPlaceholdersAreReplaced(t *testing.T) {
 			if status != 200 || !strings.Contains(got, test.want) || strings.Contains(got, placeholder) {
 				t.Errorf("%s, %s %s: got %d %q, want %q", protocol, test.path, test.name, status, got, test.want)
 			}
-			if proto := map[string]string{"h2": "HTTP/2.0", "http/1.1": "HTTP/1.1"}[protocol]; !strings.HasPrefix(got, proto) {
+			if proto := map[string]string{"h2": "HTTP/2.0", "http/1.1": "HTTP/1.1"}[protocol]; !strings.HasPrefix(got,
+				proto) {
 				t.Errorf("the host got %q, want %s", got, proto)
 			}
 		}
@@ -333,7 +336,8 @@ func TestInjection(t *testing.T) {
 		if test.auth != "" {
 			head["Authorization"] = test.auth
 		}
-		if _, got := get(t, w.client(t), test.method, "https://"+host+test.path, head); !strings.Contains(got, test.want) {
+		if _, got := get(t, w.client(t), test.method, "https://"+host+test.path, head); !strings.Contains(got,
+			test.want) {
 			t.Errorf("%s %s: got %q, want %q", test.method, test.path, got, test.want)
 		}
 	}
@@ -495,12 +499,14 @@ func TestValuesWithSpaceAreMasked(t *testing.T) {
 func TestMask(t *testing.T) {
 	t.Parallel()
 	pairs := []maskPair{{[]byte("aab"), []byte("***")}, {[]byte("bc"), []byte("##")}}
-	for text, want := range map[string]string{"": "", "aab": "***", "aaab": "a***", "aa": "aa", "bbc": "b##", "aabc": "***c",
+	for text, want := range map[string]string{"": "", "aab": "***", "aaab": "a***", "aa": "aa", "bbc": "b##",
+		"aabc":     "***c",
 		"xaaby bc": "x***y ##"} {
 		for size := 1; size <= len(text)+1; size++ {
 			m := &masked{body: io.NopCloser(&byParts{[]byte(text), size}), pairs: pairs}
 			var got bytes.Buffer
-			if _, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{m}, make([]byte, 2)); err != nil ||
+			if _, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{m}, make([]byte,
+				2)); err != nil ||
 				got.String() != want {
 				t.Errorf("%q in parts of %d: got %q, %v, want %q", text, size, got.String(), err, want)
 			}

@@ -37,18 +37,21 @@ func TestHostileRequests(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
-		got = append(got, fmt.Sprintf("%s %s %s %q %q", r.Method, r.Host, r.URL.Path, r.Header.Get("Authorization"), body))
+		got = append(got, fmt.Sprintf("%s %s %s %q %q", r.Method, r.Host, r.URL.Path, r.Header.Get("Authorization"),
+			body))
 	}))
 	auth := "Authorization: Bearer " + placeholder + "\r\n"
 	for name, test := range map[string]struct{ text, want string }{
 		"another Host": {"GET / HTTP/1.1\r\nHost: evil.example\r\n" + auth + "\r\n", "421"},
 		"two Hosts":    {"GET / HTTP/1.1\r\nHost: " + host + "\r\nHost: evil.example\r\n" + auth + "\r\n", "400"},
 		"no Host":      {"GET / HTTP/1.1\r\n" + auth + "\r\n", "400"},
-		"another host in the request line": {"GET https://evil.example/ HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "\r\n",
+		"another host in the request line": {"GET https://evil.example/ HTTP/1.1\r\nHost: " + host + "\r\n" + auth +
+			"\r\n",
 			"421"},
 		"TRACE":   {"TRACE / HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "\r\n", "405"},
 		"CONNECT": {"CONNECT " + host + ":443 HTTP/1.1\r\nHost: " + host + "\r\n" + auth + "\r\n", "405"},
-		"10,000 headers": {"GET / HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Repeat("X-Many: "+placeholder+"\r\n", 10000) +
+		"10,000 headers": {"GET / HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Repeat("X-Many: "+placeholder+"\r\n",
+			10000) +
 			"\r\n", "431"},
 		"a space in a name": {"GET / HTTP/1.1\r\nHost: " + host + "\r\nA : b\r\n\r\n", "400"},
 		"no request":        {"\x00\x01\x02\r\n\r\n", "400"},
@@ -77,7 +80,8 @@ func TestHostileHTTP2(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bound(t, host))
 	w.serve(t, echo)
-	c := tls.Client(w.dial(t, intercepted), &tls.Config{RootCAs: w.trusts, ServerName: host, NextProtos: []string{"h2"}})
+	c := tls.Client(w.dial(t, intercepted), &tls.Config{RootCAs: w.trusts, ServerName: host,
+		NextProtos: []string{"h2"}})
 	conn, err := new(http2.Transport).NewClientConn(c)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +109,8 @@ func TestAnotherServerName(t *testing.T) {
 	w := newWorld(t, bound(t, host))
 	w.serve(t, echo)
 	for _, name := range []string{"evil.example", ""} {
-		c := tls.Client(w.dial(t, intercepted), &tls.Config{RootCAs: w.trusts, ServerName: name, InsecureSkipVerify: true})
+		c := tls.Client(w.dial(t, intercepted), &tls.Config{RootCAs: w.trusts, ServerName: name,
+			InsecureSkipVerify: true})
 		if err := c.HandshakeContext(t.Context()); err == nil {
 			t.Errorf("%q: the handshake succeeds", name)
 		}

@@ -81,7 +81,8 @@ func carries(r *http.Request, placeholder string) bool {
 	}
 	for _, values := range r.Header {
 		for _, v := range values {
-			if _, _, plain, ok := basic(v); strings.Contains(v, placeholder) || ok && strings.Contains(plain, placeholder) {
+			if _, _, plain, ok := basic(v); strings.Contains(v, placeholder) || ok && strings.Contains(plain,
+				placeholder) {
 				return true
 			}
 		}

@@ -95,7 +95,8 @@ func (e *exchange) verify(r *http.Request, lent []Credential) ([]Credential, *re
 			(c.Key == prefix+keyID || c.Key == prefix+keySession):
 			used = append(used, c)
 		case c.Binding.Elsewhere != binding.Pass:
-			return nil, &refusal{Credential: c, end: c.Binding.Elsewhere == binding.End, why: c.Key + " of the secret " +
+			return nil, &refusal{Credential: c, end: c.Binding.Elsewhere == binding.End, why: c.Key +
+				" of the secret " +
 				c.Secret + " is used only in signatures here, and the request has none that it belongs to"}
 		}
 	}
@@ -116,7 +117,7 @@ func cannotSign(r *http.Request, id string) string {
 	in := func(text string) bool { return strings.Contains(text, id) }
 	switch {
 	case scheme == algorithm4A && in(rest) || query.Get("X-Amz-Algorithm") == algorithm4A && in(query.Get(inQuery)):
-		return "a signature of version 4A cannot be made again: set AWS_AUTH_SCHEME_PREFERENCE=sigv4, and use an endpoint " +
+		return "a signature of version 4A cannot be made again: set AWS_AUTH_SCHEME_PREFERENCE=sigv4, and use an " +
 			"of one region"
 	case scheme == "AWS" && in(rest) || in(query.Get("AWSAccessKeyId")):
 		return "a signature of version 2 cannot be made again: set the client's signature version to 4, such as " +
@@ -161,7 +162,8 @@ func (e *exchange) verifyWith(r *http.Request, s *signature, c Credential) *refu
 		return o.Secret == c.Secret && o.Key == prefix+keySecret
 	})
 	if i < 0 {
-		return &refusal{Credential: c, why: "the secret " + c.Secret + " has no " + prefix + keySecret + " to sign with"}
+		return &refusal{Credential: c, why: "the secret " + c.Secret + " has no " + prefix + keySecret +
+			" to sign with"}
 	}
 	payloads, refused := e.payloads(r, s)
 	if refused != nil {

@@ -103,7 +103,8 @@ func (c checkSigned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		query.Del("X-Amz-Signature")
 		again.URL.RawQuery = query.Encode()
 		var address string
-		address, _, err = v4.NewSigner(single).PresignHTTP(r.Context(), realKeys(c.session), again, hash, c.service, c.region,
+		address, _, err = v4.NewSigner(single).PresignHTTP(r.Context(), realKeys(c.session), again, hash, c.service,
+			c.region,
 			at)
 		if u, err := url.Parse(address); err == nil {
 			want = u.Query().Get("X-Amz-Signature")
@@ -268,7 +269,8 @@ func TestRefusedSignatures(t *testing.T) {
 		"no time":        {func(r *http.Request, _ aws.Credentials) { r.Header.Del("X-Amz-Date") }, "cannot be read"},
 		"cut":            {edit("Authorization", "Signature=", "Signature=1"), "cannot be read"},
 		"twice":          {edit("Authorization", "Signature=", "Signature=, Signature="), "cannot be read"},
-		"version 4A":     {edit("Authorization", "AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), "AWS_AUTH_SCHEME_PREFERENCE"},
+		"version 4A": {edit("Authorization", "AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"),
+			"AWS_AUTH_SCHEME_PREFERENCE"},
 		"version 2": {func(r *http.Request, c aws.Credentials) {
 			r.Header.Set("Authorization", "AWS "+c.AccessKeyID+":c2lnbmF0dXJl")
 		}, "s3v4"},
@@ -328,7 +330,8 @@ func TestSecretKeyElsewhere(t *testing.T) {
 		form.head = map[string]string{"X-Api-Key": held.SecretAccessKey}
 		status, got := send(t, w.client(t), form.sign(t, held))
 		if want := map[bool]int{true: 200, false: 403}[elsewhere == binding.Pass]; status != want ||
-			strings.Contains(got, realSecret) || (status == 200) != strings.Contains(got, "X-Api-Key: "+held.SecretAccessKey) {
+			strings.Contains(got, realSecret) || (status == 200) != strings.Contains(got, "X-Api-Key: "+
+			held.SecretAccessKey) {
 			t.Errorf("%s: got %d %q", elsewhere, status, got)
 		}
 		if (len(w.ended) == 1) != (elsewhere == binding.End) {
@@ -345,7 +348,8 @@ func TestClientsReadRefusals(t *testing.T) {
 	held.SecretAccessKey = "another"
 	for _, test := range []struct{ service, contentType, want string }{
 		{"s3", "text/plain", "<Error><Code>AccessDenied</Code><Message>Harvest: the signature"},
-		{"sts", "application/x-www-form-urlencoded", "<ErrorResponse><Error><Code>AccessDenied</Code><Message>Harvest: "},
+		{"sts", "application/x-www-form-urlencoded",
+			"<ErrorResponse><Error><Code>AccessDenied</Code><Message>Harvest: "},
 		{"dynamodb", "application/x-amz-json-1.0", `{"__type": "AccessDenied", "message": "Harvest: the signature of`},
 	} {
 		form := awsRequest{method: "POST", path: "/", service: test.service, region: "r",
@@ -398,7 +402,8 @@ func TestPairWithoutSecretKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, binding.Binding{})
 	held := w.pairs(bound(t, host+" sigv4"), false)
-	w.credentials = slices.DeleteFunc(w.credentials, func(c Credential) bool { return c.Key == "AWS_SECRET_ACCESS_KEY" })
+	w.credentials = slices.DeleteFunc(w.credentials,
+		func(c Credential) bool { return c.Key == "AWS_SECRET_ACCESS_KEY" })
 	w.serve(t, echo)
 	if status, got := send(t, w.client(t), signedForms["hash"].sign(t, held)); status != 403 ||
 		!strings.Contains(got, "has no AWS_SECRET_ACCESS_KEY") {
@@ -425,7 +430,8 @@ func TestSecondPair(t *testing.T) {
 		t.Errorf("got %d %q", status, got)
 	}
 	held.SessionToken = session
-	if status, got := send(t, w.client(t), form.sign(t, held)); status != 403 || !strings.Contains(got, "only in sign") {
+	if status, got := send(t, w.client(t), form.sign(t, held)); status != 403 || !strings.Contains(got,
+		"only in sign") {
 		t.Errorf("got %d %q", status, got)
 	}
 }
@@ -436,7 +442,8 @@ func TestSignedBodyLimits(t *testing.T) {
 	w := newWorld(t, binding.Binding{})
 	held := w.pairs(bound(t, host+" sigv4"), false)
 	w.serve(t, checkSigned{"lambda", "us-west-2", false})
-	form := awsRequest{method: "POST", path: "/2015-03-31/functions/f/invocations", service: "lambda", region: "us-west-2"}
+	form := awsRequest{method: "POST", path: "/2015-03-31/functions/f/invocations", service: "lambda",
+		region: "us-west-2"}
 	form.body = strings.Repeat("0123456789abcdef", maxSigned/16)
 	if status, got := send(t, w.client(t), form.sign(t, held)); status != 200 || got != "ok "+form.body {
 		t.Errorf("got %d, %d bytes", status, len(got))
@@ -518,7 +525,8 @@ func TestCanonicalForm(t *testing.T) {
 		"X-Amz-Date": {"20130524T000000Z"}, "Authorization": {documented +
 			"host;range;x-amz-content-sha256;x-amz-date,Signature=" +
 			"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"}}
-	put, _ := http.NewRequestWithContext(t.Context(), "PUT", "https://examplebucket.s3.amazonaws.com/test$file.text", nil)
+	put, _ := http.NewRequestWithContext(t.Context(), "PUT", "https://examplebucket.s3.amazonaws.com/test$file.text",
+		nil)
 	put.Header = http.Header{"Date": {"Fri, 24 May 2013 00:00:00 GMT"}, "X-Amz-Date": {"20130524T000000Z"},
 		"X-Amz-Storage-Class":  {"REDUCED_REDUNDANCY"},
 		"X-Amz-Content-Sha256": {"44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"},

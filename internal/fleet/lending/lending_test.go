@@ -41,7 +41,8 @@ func borrower(t *testing.T, places ...string) (*lending.Borrower, *secret.Vault)
 		}
 		b.Places = append(b.Places, p)
 	}
-	if _, err := v.SetBound(t.Context(), account, "api", secret.Pairs{"API_TOKEN": "a-value-of-a-secret"}, secret.Create,
+	if _, err := v.SetBound(t.Context(), account, "api", secret.Pairs{"API_TOKEN": "a-value-of-a-secret"},
+		secret.Create,
 		&b); err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +146,7 @@ func emptyKeystore(t *testing.T) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0xfeedfeed)
 	b = binary.BigEndian.AppendUint32(b, 2)
 	b = binary.BigEndian.AppendUint32(b, 0)
-	return append(b, 0xe2, 0x68, 0x6e, 0x45, 0xfb, 0x43, 0xdf, 0xa4, 0xd9, 0x92, 0xdd, 0x41, 0xce, 0xb6, 0xb2, 0x1c, 0x63,
+	return append(b, 0xe2, 0x68, 0x6e, 0x45, 0xfb, 0x43, 0xdf, 0xa4, 0xd9, 0x92, 0xdd, 0x41, 0xce, 0xb6, 0xb2, 0x1c,
+		0x63,
 		0x30, 0xd7, 0x92)
 }

@@ -25,13 +25,15 @@ func (b *Borrower) Notes(ctx context.Context, n engine.Network) ([]string, error
 	var notes []string
 	for _, name := range b.sandbox.Lent() {
 		if hosts := unreachable(policy, all, name); len(hosts) > 0 {
-			notes = append(notes, "the network policy forbids the hosts of the secret "+name+", which the sandbox cannot use: "+
+			notes = append(notes, "the network policy forbids the hosts of the secret "+name+
+				", which the sandbox cannot use: "+
 				strings.Join(hosts, ", "))
 		}
 	}
 	if n.Mode == engine.NetworkDefault {
-		notes = append(notes, "the network policy allows every public host: secrets stay outside of the sandbox, but commands "+
-			"can send other data to any host; allow only the hosts that they need, with --network allow=HOST,…")
+		notes = append(notes,
+			"the network policy allows every public host: secrets stay outside of the sandbox, but commands "+
+				"can send other data to any host; allow only the hosts that they need, with --network allow=HOST,…")
 	}
 	return notes, nil
 }

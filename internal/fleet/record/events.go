@@ -28,8 +28,8 @@ type Use struct {
 	Method string    `json:"method"`
 	Path   string    `json:"path"`             // without the query
 	Status int       `json:"status,omitempty"` // of the answer; 0 without one
-	// Count is the number of equal requests since the last event about them, if it is not the first one; Time is that of
-	// the last.
+	// Count is the number of equal requests since the last event about them, if it is not the first one; Time is that
+	// of the last.
 	Count int `json:"count,omitempty"`
 	// Refused is the reason for which the credential was not used, one sentence; "" if it was.
 	Refused string `json:"refused,omitempty"`

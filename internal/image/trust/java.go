@@ -102,7 +102,8 @@ func addToPKCS12(store, der []byte) ([]byte, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "read an authority")
 	}
-	for password, encoder := range map[string]*pkcs12.Encoder{"": pkcs12.Passwordless, keystorePassword: pkcs12.Modern} {
+	for password, encoder := range map[string]*pkcs12.Encoder{"": pkcs12.Passwordless,
+		keystorePassword: pkcs12.Modern} {
 		certs, err := pkcs12.DecodeTrustStore(store, password)
 		switch {
 		case err != nil:

@@ -37,7 +37,8 @@ func TestAddToKeystore(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(dir, strings.ReplaceAll(name, " ", ""))
 			password := []string{"-keystore", path, "-storepass", "changeit"}
-			if out, err := run(slices.Concat([]string{"-importcert", "-noprompt", "-alias", "old", "-file", old}, password,
+			if out, err := run(slices.Concat([]string{"-importcert", "-noprompt", "-alias", "old", "-file", old},
+				password,
 				options)...); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}

@@ -82,8 +82,9 @@ func Read(dir string) ([]Certificate, error) {
 	return certs, errors.Remedy(err, "make them readable, or set certificate_dir to another directory or to nothing")
 }
 
-// Env returns variables that point programs with their own certificates to the bundle. AWS_CA_BUNDLE is not one of them:
-// the SDKs of Go refuse it in programs with their own transport, such as rclone, and boto reads REQUESTS_CA_BUNDLE.
+// Env returns variables that point programs with their own certificates to the bundle. AWS_CA_BUNDLE is not one of
+// them: the SDKs of Go refuse it in programs with their own transport, such as rclone, and boto reads
+// REQUESTS_CA_BUNDLE.
 func Env(bundle string) map[string]string {
 	env := map[string]string{}
 	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO",

@@ -186,7 +186,8 @@ func (src Source) Refresh(ctx context.Context, req Request, box shell.Sandbox) (
 
 // loginFrom converts a secret to a login. For a GitHub App it creates a token for this one repository.
 func (src Source) loginFrom(ctx context.Context, account string, g secret.Git, a git.Address) (login, error) {
-	one := login{secret: g.Secret, where: origin(a), api: cmp.Or(g.API, github.API(g.Host)), user: g.User, password: g.Password}
+	one := login{secret: g.Secret, where: origin(a), api: cmp.Or(g.API, github.API(g.Host)), user: g.User,
+		password: g.Password}
 	if src.GitHub != nil {
 		one.client = src.GitHub(account)
 	}

@@ -51,8 +51,9 @@ for origin; do
 	git config --global "credential.$origin.useHttpPath" true
 done`
 
-// Put passes the logins to git in the sandbox. Of the passwords, the sandbox gets placeholders, unless its engine cannot
-// put the values into its requests. Put uses standard input, so that no argument and no environment contains either.
+// Put passes the logins to git in the sandbox. Of the passwords, the sandbox gets placeholders, unless its engine
+// cannot put the values into its requests. Put uses standard input, so that no argument and no environment contains
+// either.
 func (l Logins) Put(ctx context.Context, box shell.Sandbox) error {
 	for _, one := range l {
 		if password := one.password.Reveal(); strings.ContainsAny(one.user+password, "\t\r\n\x00") {

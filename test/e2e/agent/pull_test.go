@@ -123,7 +123,8 @@ func TestPullRequestOfClaude(t *testing.T) {
 	box := h.Box()
 	h.Must("end", id)
 	if events := h.Must("sandbox", "events", box); !strings.Contains(events,
-		"credential.used git POST 10.0.2.2/owner/sample.git/git-receive-pack 200\n") || strings.Contains(events, token) {
+		"credential.used git POST 10.0.2.2/owner/sample.git/git-receive-pack 200\n") || strings.Contains(events,
+		token) {
 		t.Errorf("the events are %s", events)
 	}
 }

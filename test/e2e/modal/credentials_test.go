@@ -91,7 +91,8 @@ func TestModalMemoryHasNoCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	searched := int64(0)
-	if err := filepath.WalkDir(filepath.Join(h.Data(), "checkpoints"), func(path string, d fs.DirEntry, err error) error {
+	checkpoints := filepath.Join(h.Data(), "checkpoints")
+	if err := filepath.WalkDir(checkpoints, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
