@@ -26,7 +26,7 @@ const maxBundle = 16 << 20
 func Env() map[string]string { return trust.Env(bundle) }
 
 // Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles and keystores of the
-// image, and writes the bundle that Env names. java is the directory of a Java besides the usual ones, or "".
+// image, and writes the bundle that Env names. java is the directory of an installation of Java, or "".
 func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string) error {
 	signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
 	if err != nil {
@@ -34,6 +34,7 @@ func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string)
 	}
 	own := signs.PEM()
 	all := ""
+	var found []string
 	for _, name := range trust.Bundles() {
 		text, err := readFile(ctx, box, name)
 		if errors.Is(err, errors.NotFound) {
@@ -45,6 +46,7 @@ func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string)
 		if text == "" { // a link to another one
 			continue
 		}
+		found = append(found, name)
 		added := text
 		if !strings.Contains(text, own) { // as it is in the files of a snapshot
 			added = strings.TrimRight(text, "\n") + "\n" + own
@@ -69,7 +71,7 @@ func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string)
 	if err := writeFile(ctx, box, bundle, all); err != nil {
 		return errors.Wrapf(err, "write the authorities for credentials")
 	}
-	for _, name := range trust.Keystores(java) {
+	for _, name := range trust.Keystores(found, java) {
 		if err := b.installJava(ctx, box, name, own); err != nil {
 			return errors.Wrapf(err, "add the authority of credentials to %s", name)
 		}

@@ -18,19 +18,23 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-// keystores are the files with the authorities that Java trusts, of distributions and of the image eclipse-temurin.
-var keystores = []string{"/etc/ssl/certs/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts",
-	"/etc/ca-certificates/extracted/java-cacerts.jks", "/var/lib/ca-certificates/java-cacerts",
-	"/opt/java/openjdk/lib/security/cacerts", "/opt/java/openjdk/jre/lib/security/cacerts"}
+// keystores are the files with the authorities that Java trusts, by the bundles of the distributions that have them.
+var keystores = map[string]string{
+	Bundle: "/etc/ssl/certs/java/cacerts", // of Debian and Alpine
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem": "/etc/pki/ca-trust/extracted/java/cacerts", // of Fedora
+}
 
-// Keystores returns the files with the authorities that Java trusts. home is a further installation of Java, or "".
-func Keystores(home string) []string {
-	all := slices.Clone(keystores)
+// Keystores returns the files with the authorities that Java trusts, of an image with these bundles. home is the
+// directory of an installation of Java, or "".
+func Keystores(bundles []string, home string) (all []string) {
+	for _, b := range bundles {
+		if name := keystores[b]; name != "" {
+			all = append(all, name)
+		}
+	}
 	if path.IsAbs(home) {
-		for _, dir := range []string{"/lib", "/jre/lib"} {
-			if name := path.Join(home, dir, "security/cacerts"); !slices.Contains(all, name) {
-				all = append(all, name)
-			}
+		for _, dir := range []string{"lib", "jre/lib"} {
+			all = append(all, path.Join(home, dir, "security/cacerts"))
 		}
 	}
 	return all

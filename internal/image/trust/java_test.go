@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/image/trust"
@@ -74,9 +76,12 @@ func TestUnknownKeystores(t *testing.T) {
 	if _, err := trust.AddToKeystore(other, "text"); err == nil {
 		t.Error("text was added as an authority")
 	}
-	for home, want := range map[string]int{"": 0, "jdk": 0, "/opt/java/openjdk/": 0, "/opt/jdk": 2} {
-		if got := len(trust.Keystores(home)) - len(trust.Keystores("")); got != want {
-			t.Errorf("Java in %q: %d more keystores, want %d", home, got, want)
-		}
+	got := trust.Keystores([]string{trust.Bundle, "/etc/ssl/cert.pem"}, "/jdk/")
+	if diff := cmp.Diff([]string{"/etc/ssl/certs/java/cacerts", "/jdk/lib/security/cacerts",
+		"/jdk/jre/lib/security/cacerts"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := trust.Keystores([]string{"/etc/ssl/cert.pem"}, "jdk"); got != nil {
+		t.Errorf("got %q", got)
 	}
 }
