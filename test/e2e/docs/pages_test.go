@@ -69,6 +69,13 @@ var pages = map[string]page{
 	}},
 	"agent-image.md": {all: agentImage},
 	"cli.md":         {all: "is generated from the help, with examples of things that do not exist"},
+	"credentials.md": {setup: func(f *fixture) {
+		for _, name := range []string{"GITHUB_TOKEN", "API_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+			f.h.Env.Setenv(name, "a-value-of-the-reader")
+		}
+	}, not: map[string]string{
+		"harvest run --secret github -- git clone https://github.com/you/private": internet,
+	}},
 	"dockerfiles.md": {setup: func(f *fixture) {
 		f.file("Dockerfile", "FROM base\nRUN touch /built\n")
 		f.file("web/Dockerfile.dev", "FROM base AS test\nARG VERSION\nRUN --mount=type=secret,id=npmrc "+
