@@ -128,11 +128,35 @@ func TestKnownServicesAreBrokered(t *testing.T) {
 		p["GH_TOKEN"] != token || p["LINEAR_API_KEY"] != "lin_api_0123456789" {
 		t.Errorf("%q have placeholders; the borrower has %q", bound, map[string]string(p))
 	}
+	setBoundTo := func(name string) {
+		t.Helper()
+		if _, err := v.SetBound(t.Context(), account, name, nil, secret.Merge, preset(t, "github")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	find := func(key string, lent ...string) string {
+		t.Helper()
+		found, err := v.FindLent(t.Context(), account, nil, []string{key}, lent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[key]
+	}
+	if got := find("GITHUB_TOKEN", "github"); got != p["GITHUB_TOKEN"] {
+		t.Errorf("who has a placeholder finds %q", got)
+	}
+	if got := find("GITHUB_TOKEN"); got != token {
+		t.Errorf("who has none finds %q", got)
+	}
+	setBoundTo("enterprise")
+	if got := find("GH_TOKEN"); got != "" {
+		t.Errorf("who has no placeholder of a bound secret finds %q", got)
+	}
 	if _, err := v.Rekey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	v = w.open(t)
-	all, err := v.Credentials(t.Context(), account, names...)
+	all, err := v.Credentials(t.Context(), account, "github", "npm")
 	if err != nil || len(all) != 2 || all[0].Placeholder != p["GITHUB_TOKEN"] || all[0].Value != token ||
 		all[1].Placeholder != p["NPM_TOKEN"] {
 		t.Errorf("after a restart: got %+v, %v", all, err)

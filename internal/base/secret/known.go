@@ -3,6 +3,7 @@ package secret
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -201,6 +202,30 @@ func (p Pairs) Git(host string) (Git, bool) {
 // Find returns the first secret, of those that are named or, if none of them has it, of all of the account by name,
 // that has one of the keys; nil if none has.
 func (v *Vault) Find(ctx context.Context, account string, named, keys []string) (Pairs, error) {
+	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) { return v.reveal(ctx, account, name) })
+}
+
+// FindLent is Find for a sandbox that has placeholders of the secrets named in lent: of these it finds the placeholders.
+// It finds no other secret that is bound to hosts.
+func (v *Vault) FindLent(ctx context.Context, account string, named, keys, lent []string) (Pairs, error) {
+	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) {
+		rec, p, err := v.pairs(ctx, account, name)
+		if err != nil || !slices.Contains(lent, name) {
+			if rec.Binding != nil {
+				p = nil
+			}
+			return p, err
+		}
+		held, err := v.placeholders(ctx, rec, p)
+		all := maps.Clone(p)
+		maps.Copy(all, held)
+		return all, err
+	})
+}
+
+// find is Find with a function that returns a secret while v.mu is held.
+func (v *Vault) find(ctx context.Context, account string, named, keys []string,
+	get func(name string) (Pairs, error)) (Pairs, error) {
 	all, err := v.List(ctx, account)
 	if err != nil {
 		return nil, err
@@ -213,7 +238,7 @@ func (v *Vault) Find(ctx context.Context, account string, named, keys []string) 
 	}
 	for _, name := range names {
 		v.mu.Lock()
-		p, err := v.reveal(ctx, account, name)
+		p, err := get(name)
 		v.mu.Unlock()
 		if errors.Is(err, errors.NotFound) {
 			continue // deleted meanwhile

@@ -52,7 +52,7 @@ func borrower(t *testing.T, places ...string) (*lending.Borrower, *secret.Vault)
 		cancel()
 		tasks.Wait()
 	})
-	return lending.New(ctx, v, &tasks).Of(lending.Sandbox{ID: "sbx", Account: account, Lent: func() []string {
+	return lending.New(ctx, v, &tasks).Of(lending.Sandbox{ID: "sbx", Account: account, Hosts: func() []string { return nil }, Lent: func() []string {
 		return []string{"api"}
 	}}), v
 }

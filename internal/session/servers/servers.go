@@ -53,12 +53,16 @@ type Config struct {
 // Write writes the configuration of the servers into the sandbox. If a server of the repository is invalid, the other
 // servers are used. On an error, the result has only Invalid.
 func (src Source) Write(ctx context.Context, c agent.MCPConfigurer) (Config, error) {
+	sb, err := src.Sandbox.Fleet.Get(ctx, src.Sandbox.Account, src.Sandbox.ID)
+	if err != nil {
+		return Config{}, err
+	}
 	values := map[string]string{}
 	known := mcp.Enabled(mcp.Servers(), func(key string) bool {
 		if src.Secrets == nil {
 			return false
 		}
-		found, err := src.Secrets.Find(ctx, src.Sandbox.Account, src.Names, []string{key})
+		found, err := src.Secrets.FindLent(ctx, src.Sandbox.Account, src.Names, []string{key}, sb.Lent)
 		if err != nil {
 			logf.Errorf(ctx, "look for %s: %v", key, err)
 		}
