@@ -134,7 +134,7 @@ var rows = []row{
 	{"fleet/broker", []string{"base/authority", "base/binding", "base/secret", "engine", "fleet/record"},
 		"it knows connections and credentials; fleet/lending knows who has which"},
 	{"fleet/lending", []string{"base/secret", "engine", "engine/gateway", "fleet/broker", "fleet/record",
-		"image/trust"},
+		"image/trust", "image/trust/installer"},
 		"it knows one sandbox through functions; fleet has all"},
 	{"fleet/boots", nil, "it counts and waits; fleet boots"},
 	{"fleet/pool", []string{"base/account", "engine", "fleet/boots", "fleet/record", "fleet/spec", "image"},
@@ -268,7 +268,8 @@ var rows = []row{
 	{"cli/secrets", []string{"base/binding", "base/secret", "cli", "client", "client/api"}, commandsHint},
 
 	{"app/programs", nil, "it unpacks programs; app and the command line start them"},
-	{"app/programs/own", []string{"image/dockerfile/mounts", "session/agent/opencode", "session/agent/opencode/bridge",
+	{"app/programs/own", []string{"image/dockerfile/mounts", "image/trust/installer", "session/agent/opencode",
+		"session/agent/opencode/bridge",
 		"session/agent/scripted", "session/agent/scripted/program", "session/model/tunnel"},
 		"it lists programs; each belongs to the package that starts it"},
 	{"app/programs/pack", nil, "it compresses files for the build"},

@@ -205,8 +205,8 @@ func (v *Vault) Find(ctx context.Context, account string, named, keys []string) 
 	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) { return v.reveal(ctx, account, name) })
 }
 
-// FindLent is Find for a sandbox that has placeholders of the secrets named in lent: of these it finds the placeholders.
-// It finds no other secret that is bound to hosts.
+// FindLent is Find for a sandbox that has placeholders of the secrets named in lent: of these it finds the
+// placeholders. It finds no other secret that is bound to hosts.
 func (v *Vault) FindLent(ctx context.Context, account string, named, keys, lent []string) (Pairs, error) {
 	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) {
 		rec, p, err := v.pairs(ctx, account, name)

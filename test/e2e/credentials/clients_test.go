@@ -187,7 +187,8 @@ func (w *world) run(t *testing.T, box string, c program) {
 	}
 	if c.name == "git" {
 		w.use(t, box, record.EventCredentialUsed, func(u record.Use) bool {
-			return u.Secret == "git" && u.Key == "GIT_TOKEN" && u.Host == gitHost && u.Method == "POST" && u.Status == 200
+			return u.Secret == "git" && u.Key == "GIT_TOKEN" && u.Host == gitHost && u.Method == "POST" &&
+				u.Status == 200
 		})
 	}
 }

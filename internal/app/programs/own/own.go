@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile/mounts"
+	"github.com/RelevanceAI/harvest/internal/image/trust/installer"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode/bridge"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
@@ -19,9 +20,10 @@ type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, s
 
 // Programs are all parts, by name (engine.Command.Own).
 var Programs = map[string]Program{
-	scripted.Program: program.Main,
-	tunnel.Program:   tunnel.Main,
-	mounts.Program:   mounts.Main,
+	scripted.Program:  program.Main,
+	tunnel.Program:    tunnel.Main,
+	mounts.Program:    mounts.Main,
+	installer.Program: installer.Main,
 	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return bridge.Main(ctx, args, []string{"opencode", "serve"}, stdin, stdout, stderr)
 	},
