@@ -2,16 +2,16 @@ package broker
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // raw sends text over a connection of HTTP/1.1 and TLS, and returns the beginning of the answer.
@@ -82,11 +82,12 @@ func TestHostileHTTP2(t *testing.T) {
 	w.serve(t, echo)
 	c := tls.Client(w.dial(t, intercepted), &tls.Config{RootCAs: w.trusts, ServerName: host,
 		NextProtos: []string{"h2"}})
-	conn, err := new(http2.Transport).NewClientConn(c)
-	if err != nil {
+	if err := c.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	conn := &http.Transport{ForceAttemptHTTP2: true,
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }}
+	defer conn.CloseIdleConnections()
 	for name, want := range map[string]int{host: 200, "evil.example": 421, host + ".": 200, host + ":443": 200} {
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+host+"/", nil)
 		r.Host = name
@@ -95,7 +96,7 @@ func TestHostileHTTP2(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != want || want == 421 && strings.Contains(string(b), value) {
+		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != want || resp.ProtoMajor != 2 || want == 421 && strings.Contains(string(b), value) {
 			t.Errorf("%s: got %d %q, want %d", name, resp.StatusCode, b, want)
 		}
 		_ = resp.Body.Close()
