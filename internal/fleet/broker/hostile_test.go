@@ -96,7 +96,8 @@ func TestHostileHTTP2(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b, _ := io.ReadAll(resp.Body); resp.StatusCode != want || resp.ProtoMajor != 2 || want == 421 && strings.Contains(string(b), value) {
+		b, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != want || resp.ProtoMajor != 2 || want == 421 && strings.Contains(string(b), value) {
 			t.Errorf("%s: got %d %q, want %d", name, resp.StatusCode, b, want)
 		}
 		_ = resp.Body.Close()

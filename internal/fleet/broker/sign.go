@@ -118,7 +118,7 @@ func cannotSign(r *http.Request, id string) string {
 	switch {
 	case scheme == algorithm4A && in(rest) || query.Get("X-Amz-Algorithm") == algorithm4A && in(query.Get(inQuery)):
 		return "a signature of version 4A cannot be made again: set AWS_AUTH_SCHEME_PREFERENCE=sigv4, and use an " +
-			"of one region"
+			"endpoint of one region"
 	case scheme == "AWS" && in(rest) || in(query.Get("AWSAccessKeyId")):
 		return "a signature of version 2 cannot be made again: set the client's signature version to 4, such as " +
 			"s3.signature_version = s3v4"
