@@ -183,7 +183,7 @@ func TestAWSCommandLine(t *testing.T) {
 		}
 	}
 	if tried == 0 {
-		t.Skip("no aws is installed")
+		t.Skip("aws is missing: run tools/scripts/deps")
 	}
 }
 
@@ -242,7 +242,7 @@ func TestBoto3(t *testing.T) {
 		t.Logf("%s: %s", program, out)
 	}
 	if tried == 0 {
-		t.Skip("no boto3 is installed")
+		t.Skip("boto3 is missing: run tools/scripts/deps")
 	}
 }
 
@@ -295,7 +295,7 @@ func TestCurl(t *testing.T) {
 	w, held := awsWorld(t, "curl")
 	run := w.program(t, held)
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
+		t.Skip("curl is missing: run tools/scripts/deps")
 	}
 	at := "https://" + host + "/curl"
 	for _, args := range [][]string{
@@ -317,7 +317,7 @@ func TestRclone(t *testing.T) {
 	w, held := awsWorld(t, "rclone")
 	run := w.program(t, held)
 	if _, err := exec.LookPath("rclone"); err != nil {
-		t.Skip("rclone is not installed")
+		t.Skip("rclone is missing: run tools/scripts/deps")
 	}
 	file := large(t)
 	at := ":s3,provider=Other,env_auth=true,endpoint='https://" + host + "',region=us-east-1,force_path_style=true," +

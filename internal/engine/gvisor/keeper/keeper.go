@@ -457,7 +457,7 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) (err error) {
 	case req.Op == wire.Denials && req.Denials != nil:
 		return k.serveDenials(conn, req.Denials.Seq)
 	case req.Op == wire.Intercepted:
-		return k.serveIntercepted(conn)
+		return serveIntercepted(k, conn)
 	case req.Op == wire.Dial && req.Dial != nil:
 		return k.serveDial(conn, req.Dial)
 	case req.Op == wire.Destroy:

@@ -47,7 +47,7 @@ func (k *Keeper) serveDenials(conn *wire.Conn, seq uint64) error {
 }
 
 // serveIntercepted sends the next intercepted connection, and then its data.
-func (k *Keeper) serveIntercepted(conn *wire.Conn) error {
+func serveIntercepted(k *Keeper, conn *wire.Conn) error {
 	client, ok := conn.Conn.(*net.UnixConn)
 	if !ok {
 		return errors.Errorf("connections of the type %T cannot be handed over", conn.Conn)
