@@ -28,7 +28,7 @@ var presets = map[string]preset{
 		"*.githubusercontent.com", "npm.pkg.github.com bearer", "ghcr.io basic x-access-token"}},
 	"gitlab":      {[]string{"GITLAB_TOKEN"}, []string{"gitlab.com basic oauth2", "registry.gitlab.com"}},
 	"huggingface": {[]string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}, []string{"huggingface.co bearer"}},
-	"npm":         {[]string{"NPM_TOKEN", "NODE_AUTH_TOKEN"}, []string{"registry.npmjs.org bearer"}},
+	"npm":         {[]string{"NPM_TOKEN", "NODE_AUTH_TOKEN"}, []string{"*.npmjs.org bearer"}},
 	"openai":      {[]string{"OPENAI_API_KEY"}, []string{"api.openai.com bearer"}},
 	"openrouter":  {[]string{"OPENROUTER_API_KEY"}, []string{"openrouter.ai bearer"}},
 	"pypi":        {[]string{"PYPI_TOKEN", "TWINE_PASSWORD"}, []string{"upload.pypi.org basic __token__"}},

@@ -212,16 +212,16 @@ func checkPrepared(t *testing.T, s *suite) {
 		Limits: limits}
 	sb := claimed(t, s, w, spec)
 	probe.WantKind(t, "Prepare of a claimed sandbox", p.Prepare(probe.Patient(t), s.image, nil), errors.Conflict)
-	if got := probe.Output(t, sb,
-		probe.Sh(`hostname; pwd; id -un; echo $CLAIMED`)); got != "claimed-host\n/tmp\nnobody\nyes\n" {
+	cmd := probe.Sh(`hostname; pwd; id -un; echo $CLAIMED`)
+	if got := probe.Output(t, sb, cmd); got != "claimed-host\n/tmp\nnobody\nyes\n" {
 		t.Errorf("the claimed sandbox says %q", got)
 	}
 	cold := s.create(t, spec)
 	if got, want := traces(t, sb), traces(t, cold); got != want {
 		t.Errorf("the claimed sandbox shows\n%s\nand one that was never warm\n%s", got, want)
 	}
-	if got := probe.Output(t, sb,
-		probe.Sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+	cmd = probe.Sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)
+	if got := probe.Output(t, sb, cmd); got == "0\n" {
 		t.Error("a prepared sandbox has no limit of processes")
 	}
 }
@@ -237,8 +237,8 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	if got, want := probe.Output(t, sb, count), probe.Output(t, s.create(t, engine.Spec{}), count); got != want {
 		t.Errorf("there are %s processes, want %s", got, want)
 	}
-	if got := probe.Output(t, sb,
-		probe.Sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+	cmd := probe.Sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)
+	if got := probe.Output(t, sb, cmd); got == "0\n" {
 		t.Error("a sandbox that was claimed otherwise has no process limit")
 	}
 }
@@ -257,8 +257,8 @@ func checkPrepareRefused(t *testing.T, s *suite) {
 			warmUp}),
 			errors.Invalid)
 		sb := claimed(t, s, w, engine.Spec{Limits: someLimits})
-		if got := probe.Output(t, sb,
-			probe.Sh("ls -A /tmp | grep trace; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 432[1]'; true")); got != "" {
+		cmd := probe.Sh("ls -A /tmp | grep trace; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 432[1]'; true")
+		if got := probe.Output(t, sb, cmd); got != "" {
 			t.Errorf("after a warm-up that left %s, there is %q", what, got)
 		}
 	}

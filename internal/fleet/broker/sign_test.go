@@ -538,7 +538,8 @@ func TestCanonicalForm(t *testing.T) {
 		"Authorization": {documented + "host;x-amz-content-sha256;x-amz-date,Signature=" +
 			"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"}}
 	presigned, _ := http.NewRequestWithContext(t.Context(), "GET", "https://examplebucket.s3.amazonaws.com/test.txt?"+
-		"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&"+
+		"X-Amz-Algorithm=AWS4-HMAC-SHA256&"+
+		"X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&"+
 		"X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&"+
 		"X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404", nil)
 	for name, r := range map[string]*http.Request{"get": get, "put": put, "list": list, "presigned": presigned} {

@@ -266,7 +266,8 @@ func (w *world) create(name, isolation string, flags ...string) {
 	}
 	w.Must(append(args, flags...)...)
 	trust := w.Command(w.t.Context(), "sandbox", "exec", name, "--", "sh", "-c",
-		"cat >/tmp/ca && cat /tmp/ca >>/etc/ssl/certs/ca-certificates.crt && cat /tmp/ca >>$SSL_CERT_FILE && rm /tmp/ca")
+		"cat >/tmp/ca && cat /tmp/ca >>/etc/ssl/certs/ca-certificates.crt && "+
+			"cat /tmp/ca >>$SSL_CERT_FILE && rm /tmp/ca")
 	trust.Stdin = strings.NewReader(w.signs.PEM()) // for the hosts without a secret
 	if out, err := trust.CombinedOutput(); err != nil {
 		w.t.Fatalf("trust the authority of the test: %v: %s", err, out)

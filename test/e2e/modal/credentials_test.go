@@ -48,7 +48,7 @@ func checking(t *testing.T) (address string) {
 		t.Cleanup(s.Close)
 		return l.Addr().String()
 	}
-	t.Skip("this machine has no address but its loopback's")
+	t.Skip("this machine has no address but its loopback's: connect it to a network")
 	return ""
 }
 
