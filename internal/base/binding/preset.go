@@ -16,6 +16,11 @@ type preset struct {
 // presets are known services. Sources: the documentation of their APIs.
 var presets = map[string]preset{
 	"anthropic": {[]string{"ANTHROPIC_API_KEY"}, []string{"api.anthropic.com header X-Api-Key"}},
+	// Those of logins. Claude Code and Codex use more hosts than these, without the token.
+	"claude": {[]string{"CLAUDE_CODE_OAUTH_TOKEN"}, []string{"api.anthropic.com bearer", "platform.claude.com"}},
+	"codex":  {[]string{"CHATGPT_ACCESS_TOKEN"}, []string{"chatgpt.com bearer", "api.openai.com"}},
+	"gemini-login": {[]string{"GOOGLE_CLOUD_ACCESS_TOKEN"}, []string{"cloudcode-pa.googleapis.com bearer",
+		"generativelanguage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com"}},
 	"aws": {[]string{"AWS_ACCESS_KEY_ID"}, []string{"*.amazonaws.com sigv4", "*.amazonaws.com.cn sigv4",
 		"*.api.aws sigv4"}},
 	"gcp": {[]string{"CLOUDSDK_AUTH_ACCESS_TOKEN"}, []string{"*.googleapis.com bearer"}},
