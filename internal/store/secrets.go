@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 )
 
@@ -30,15 +31,19 @@ func (s Secrets) Put(ctx context.Context, records ...secret.Record) error {
 			if err != nil {
 				return errors.Wrapf(err, "encode the binding of the secret %s", r.Name)
 			}
+			login, err := encodeLogin(r.Login)
+			if err != nil {
+				return err
+			}
 			if _, err = tx.ExecContext(ctx,
 				`INSERT INTO secrets
-					(account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders)
-				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+					(account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders, login)
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 				ON CONFLICT (account, name) DO UPDATE SET keys = excluded.keys, sealed = excluded.sealed,
 					created_at = excluded.created_at, updated_at = excluded.updated_at, used_at = excluded.used_at,
-					binding = excluded.binding, placeholders = excluded.placeholders`,
+					binding = excluded.binding, placeholders = excluded.placeholders, login = excluded.login`,
 				r.Account, r.Name, string(keys), r.Sealed, micros(r.Created), micros(r.Updated),
-				micros(r.Used), bound, placeholders); err != nil {
+				micros(r.Used), bound, placeholders, login); err != nil {
 				return errors.Wrapf(err, "write the secret %s", r.Name)
 			}
 		}
@@ -70,6 +75,35 @@ func decodeBinding(r *secret.Record, bound, placeholders []byte) error {
 		return json.Unmarshal(text, to)
 	}
 	return errors.Join(decode(bound, &r.Binding), decode(placeholders, &r.Placeholders))
+}
+
+// encodeLogin returns the state of a login as JSON, or "" for a secret that is not one.
+func encodeLogin(s *grant.State) (string, error) {
+	if s == nil {
+		return "", nil
+	}
+	text, err := json.Marshal(s)
+	return string(text), errors.Wrapf(err, "encode the state of a login")
+}
+
+// Swap implements secret.Store.
+func (s Secrets) Swap(ctx context.Context, old, changed secret.Record) (bool, error) {
+	before, err := encodeLogin(old.Login)
+	if err != nil {
+		return false, err
+	}
+	after, err := encodeLogin(changed.Login)
+	if err != nil {
+		return false, err
+	}
+	result, err := s.db.write.ExecContext(ctx,
+		"UPDATE secrets SET sealed = ?, login = ? WHERE account = ? AND name = ? AND login = ? AND login != ''",
+		changed.Sealed, after, old.Account, old.Name, before)
+	if err != nil {
+		return false, s.db.explain(err, "write the login "+old.Name)
+	}
+	n, err := result.RowsAffected()
+	return n > 0, s.db.explain(err, "write the login "+old.Name)
 }
 
 // Get implements secret.Store.
@@ -132,18 +166,22 @@ func (s Secrets) DeleteLoans(ctx context.Context, borrowers ...string) error {
 
 func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secret.Record, error) {
 	return scanAll(ctx, s.db, "read secrets", func(rows *sql.Rows, r *secret.Record) error {
-		var keys, bound, placeholders []byte
+		var keys, bound, placeholders, login []byte
 		var created, updated, used int64
 		if err := rows.Scan(&r.Account, &r.Name, &keys, &r.Sealed, &created, &updated, &used, &bound,
-			&placeholders); err != nil {
+			&placeholders, &login); err != nil {
 			return err
 		}
 		r.Created, r.Updated, r.Used = fromMicros(created), fromMicros(updated), fromMicros(used)
-		if err := errors.Join(json.Unmarshal(keys, &r.Keys), decodeBinding(r, bound, placeholders)); err != nil {
-			return damaged(errors.Wrapf(err, "decode the keys or the binding of the secret %s", r.Name), s.db.path)
+		err := errors.Join(json.Unmarshal(keys, &r.Keys), decodeBinding(r, bound, placeholders))
+		if len(login) > 0 {
+			err = errors.Join(err, json.Unmarshal(login, &r.Login))
+		}
+		if err != nil {
+			return damaged(errors.Wrapf(err, "decode the keys, the binding or the login of the secret %s", r.Name), s.db.path)
 		}
 		return nil
-	}, `SELECT account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders
+	}, `SELECT account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders, login
 		FROM secrets `+clause, args...)
 }
 

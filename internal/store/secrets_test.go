@@ -20,7 +20,7 @@ func TestSecretsConformance(t *testing.T) {
 func TestSecretsErrors(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
-	_, err := db.write.Exec("INSERT INTO secrets VALUES ('acme', 'one', 'no JSON', x'00', 0, 0, 0, '', '')")
+	_, err := db.write.Exec("INSERT INTO secrets VALUES ('acme', 'one', 'no JSON', x'00', 0, 0, 0, '', '', '')")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +32,11 @@ func TestSecretsErrors(t *testing.T) {
 	s := db.Secrets()
 	_, get := s.Get(t.Context(), "acme", "one")
 	_, list := s.List(t.Context(), "")
+	_, swap := s.Swap(t.Context(), secret.Record{}, secret.Record{})
 	for what, err := range map[string]error{
 		"Put": s.Put(t.Context(), secret.Record{}), "Get": get, "List": list,
 		"Delete": s.Delete(t.Context(), "acme", "one"),
+		"Swap":   swap,
 		"Used":   s.Used(t.Context(), "acme", "one", storetest.Full("x").Created),
 	} {
 		if err == nil {

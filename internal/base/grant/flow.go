@@ -77,7 +77,7 @@ func (p *Providers) Finish(ctx context.Context, a *Attempt, code string) (Grant,
 	if err != nil {
 		return Grant{}, a.failed(ctx, err)
 	}
-	return grantOf(a.provider, a.config.ClientID, token), nil
+	return p.grantOf(a.provider, a.config.ClientID, token), nil
 }
 
 // exchange exchanges a pasted code for tokens.
@@ -151,7 +151,11 @@ func expired(name string) error {
 }
 
 // grantOf returns the grant of a provider's answer.
-func grantOf(p *Provider, client string, t *oauth2.Token) Grant {
-	return Grant{Provider: p.Name, Client: client, Access: config.Secret(t.AccessToken),
-		Refresh: config.Secret(t.RefreshToken), Expires: expiry(t.AccessToken, t.Expiry)}
+func (p *Providers) grantOf(one *Provider, client string, t *oauth2.Token) Grant {
+	at := t.Expiry
+	if t.ExpiresIn > 0 {
+		at = p.Now().Add(time.Duration(t.ExpiresIn) * time.Second)
+	}
+	return Grant{Provider: one.Name, Client: client, Access: config.Secret(t.AccessToken),
+		Refresh: config.Secret(t.RefreshToken), Expires: expiry(t.AccessToken, at)}
 }

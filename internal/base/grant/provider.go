@@ -124,6 +124,8 @@ func gitHub() *Provider {
 
 // Providers are the providers that a server knows. They never change.
 type Providers struct {
+	// Now returns the time at which tokens arrive.
+	Now  func() time.Time
 	all  []*Provider
 	http *http.Client
 }
@@ -134,7 +136,7 @@ const answerTime = 20 * time.Second
 // NewProviders returns the known providers with settings in place of their own, "PROVIDER.FIELD=VALUE". FIELD is
 // client_id, authorize_url, redirect_url, device_url, token_url or revoke_url. transport reaches them.
 func NewProviders(settings []string, transport http.RoundTripper) (*Providers, error) {
-	p := &Providers{all: builtIn(), http: &http.Client{Transport: transport, Timeout: answerTime,
+	p := &Providers{Now: time.Now, all: builtIn(), http: &http.Client{Transport: transport, Timeout: answerTime,
 		// A redirect would send tokens on.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	for _, text := range settings {

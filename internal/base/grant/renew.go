@@ -37,7 +37,7 @@ func (p *Providers) Renew(ctx context.Context, g Grant) (Grant, error) {
 		}
 		return Grant{}, f.err()
 	}
-	return grantOf(one, g.Client, token), nil
+	return p.grantOf(one, g.Client, token), nil
 }
 
 // failure is a failed request to a provider.

@@ -21,6 +21,9 @@ type Credential struct {
 	Placeholder string
 	Value       config.Secret
 	Binding     binding.Binding
+	// Renew returns the value of a login whose access token has ended or is about to, or an error with a text for
+	// users. It is nil if Value is current.
+	Renew func(ctx context.Context) (config.Secret, error)
 }
 
 // Terms say what a borrower has of secrets.
@@ -95,7 +98,7 @@ func (v *Vault) Credentials(ctx context.Context, account string, names ...string
 		}
 		for _, key := range slices.Sorted(maps.Keys(held)) {
 			all = append(all, Credential{Secret: name, Key: key, Placeholder: held[key],
-				Value: config.Secret(p[key]), Binding: *to})
+				Value: config.Secret(p[key]), Binding: *to, Renew: v.renewable(rec, key)})
 		}
 	}
 	return all, nil

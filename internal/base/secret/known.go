@@ -140,6 +140,9 @@ func first[T any](ctx context.Context, v *Vault, account, name string, counts fu
 		}
 	}
 	for _, n := range names {
+		if err := v.current(ctx, account, n); err != nil {
+			return found, false, err
+		}
 		v.mu.Lock()
 		p, err := v.reveal(ctx, account, n)
 		v.mu.Unlock()
@@ -200,7 +203,7 @@ func (p Pairs) Git(host string) (Git, bool) {
 }
 
 // Find returns the first secret, of those that are named or, if none of them has it, of all of the account by name,
-// that has one of the keys; nil if none has.
+// that has one of the keys; nil if none has. Logins come after other secrets.
 func (v *Vault) Find(ctx context.Context, account string, named, keys []string) (Pairs, error) {
 	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) { return v.reveal(ctx, account, name) })
 }
@@ -231,12 +234,16 @@ func (v *Vault) find(ctx context.Context, account string, named, keys []string,
 		return nil, err
 	}
 	names := slices.Clone(named)
+	slices.SortStableFunc(all, func(a, b Secret) int { return cmp.Compare(kindOf(a), kindOf(b)) })
 	for _, s := range all {
 		if slices.ContainsFunc(s.Keys, func(k string) bool { return slices.Contains(keys, k) }) {
 			names = append(names, s.Name)
 		}
 	}
 	for _, name := range names {
+		if err := v.current(ctx, account, name); err != nil {
+			return nil, err
+		}
 		v.mu.Lock()
 		p, err := get(name)
 		v.mu.Unlock()
@@ -253,6 +260,14 @@ func (v *Vault) find(ctx context.Context, account string, named, keys []string,
 		}
 	}
 	return nil, nil
+}
+
+// kindOf orders secrets for Find.
+func kindOf(s Secret) int {
+	if s.Login != nil {
+		return 1
+	}
+	return 0
 }
 
 // AWS is what S3 and Bedrock ask for.

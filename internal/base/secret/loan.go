@@ -23,12 +23,17 @@ func (l Loan) as() Record {
 // are the names of their secrets. A borrower borrows once.
 func (v *Vault) Lend(ctx context.Context, account, borrower string, terms Terms, names ...string) (p Pairs,
 	bound []string, err error) {
-	all, release, err := v.Reveal(ctx, account, names...)
-	if err != nil {
-		return nil, nil, err
+	if terms == Revealed { // placeholders need no valid values
+		if err := v.current(ctx, account, names...); err != nil {
+			return nil, nil, err
+		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	all, release, err := v.revealAll(ctx, account, names)
+	if err != nil {
+		return nil, nil, err
+	}
 	p = maps.Clone(all)
 	if terms != Revealed {
 		p, bound, err = v.withPlaceholders(ctx, account, terms, names)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/binding"
+	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
@@ -37,6 +39,8 @@ type Secret struct {
 	Used    time.Time `json:"last_used_at,omitzero"` // to the minute
 	// Binding is where the values may go. Sandboxes with the secret have placeholders then. nil: they have the values.
 	Binding *binding.Binding `json:"binding,omitempty"`
+	// Login is the state of the login that the secret is; nil for other secrets.
+	Login *grant.State `json:"login,omitempty"`
 }
 
 // Origin is where a secret's values come from.
@@ -82,6 +86,7 @@ type Record struct {
 	Used          time.Time         // zero if never
 	Binding       *binding.Binding  // nil for a secret that is not bound
 	Placeholders  map[string]string // by key; they stay the same when values change
+	Login         *grant.State      // nil for a secret that is not a login
 }
 
 // Store keeps records. Package store has one on SQLite and one in memory; package storetest proves them.
@@ -94,6 +99,9 @@ type Store interface {
 	List(ctx context.Context, account string) ([]Record, error)
 	// Delete removes a record. NotFound if there is none.
 	Delete(ctx context.Context, account, name string) error
+	// Swap replaces Sealed and Login of a record, and nothing else, if its Login is still that of old. It reports whether
+	// it did: not for a record that is gone, or has no Login.
+	Swap(ctx context.Context, old, changed Record) (bool, error)
 	// Used notes when a secret was used last. It does nothing if there is no such record.
 	Used(ctx context.Context, account, name string, at time.Time) error
 
@@ -174,6 +182,7 @@ var plain = []string{
 	"AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
 	"ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "CLAUDE_CODE_USE_BEDROCK", "OPENAI_BASE_URL",
 	"MODAL_ENVIRONMENT", "MODAL_PROFILE", "REGISTRY_SERVER", "REGISTRY_USERNAME", "GITHUB_API_URL", "SENTRY_URL",
+	"GOOGLE_GENAI_USE_GCA",
 	"GITHUB_HOST", "GITHUB_APP_ID", "GITHUB_APP_INSTALLATION_ID", "GIT_HOST", "GIT_USERNAME",
 }
 
@@ -185,6 +194,13 @@ var plain = []string{
 func (p Pairs) hide() (release func()) {
 	var values []string
 	for key, value := range p {
+		if key == grantKey {
+			g, err := grant.Parse(config.Secret(value))
+			if err != nil {
+				continue // it has nothing to hide
+			}
+			value = g.Refresh.Reveal()
+		}
 		if !isPlain(key) {
 			values = append(values, value)
 		}

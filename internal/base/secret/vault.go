@@ -9,7 +9,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/binding"
+	"github.com/RelevanceAI/harvest/internal/base/config"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
+	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
@@ -23,6 +25,13 @@ type Options struct {
 	// secrets of EnvironAccount: see FromEnviron. nil on machines that serve others.
 	Environ        []string
 	EnvironAccount string
+	// Providers are those to which accounts can log in; nil for none.
+	Providers *grant.Providers
+	// Failed is called when a provider no longer accepts a login. reason is one sentence without a period. It must not
+	// call the Vault. nil for nobody.
+	Failed func(account, name, reason string)
+	// Now returns the time; nil means time.Now.
+	Now func() time.Time
 }
 
 // Vault keeps the secrets of all accounts. All methods may be called concurrently. One process at a time has a key
@@ -39,6 +48,8 @@ type Vault struct {
 	lent   map[string]func()          // guarded by mu; by borrower: ends the hiding of what it has
 	notify func(account, name string) // guarded by mu; nil for nobody
 
+	renewer *renewer // its lock is taken after mu
+
 	owned map[string]own // guarded by mu; by account
 }
 
@@ -46,7 +57,10 @@ type Vault struct {
 // is damaged or open to others, does not keep the Vault from opening: it is logged, and every use of a value says what
 // is wrong, while List and Delete work.
 func Open(ctx context.Context, opts Options) (*Vault, error) {
-	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){},
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	v := &Vault{opts: opts, renewer: newRenewer(), environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){},
 		used: map[[2]string]time.Time{}, lent: map[string]func(){}, owned: map[string]own{}}
 	for _, p := range v.environ {
 		p.hide()
@@ -124,6 +138,7 @@ func (v *Vault) SetBound(ctx context.Context, account, name string, p Pairs, how
 	}
 	old, err := v.opts.Store.Get(ctx, account, name)
 	exists := err == nil
+	held := config.Secret("") // the grant of a login
 	switch {
 	case err != nil && !errors.Is(err, errors.NotFound):
 		return Secret{}, err
@@ -132,11 +147,15 @@ func (v *Vault) SetBound(ctx context.Context, account, name string, p Pairs, how
 			"choose another name, or replace it")
 	case !exists && len(p) == 0:
 		return Secret{}, NotFound(name)
+	case exists && old.Login != nil && (len(p) > 0 || bind != nil && len(bind.Places) == 0):
+		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "the secret %q is a login, which is always bound", name),
+			"change its hosts only, or log out with \"harvest logout %s\"", name)
 	case exists && how == Merge:
 		before, err := v.keys.unseal(old)
 		if err != nil {
 			return Secret{}, err
 		}
+		held = before.split()
 		maps.Copy(before, p)
 		p = before
 		if err := p.Check(); err != nil {
@@ -153,8 +172,10 @@ func (v *Vault) SetBound(ctx context.Context, account, name string, p Pairs, how
 	rec := Record{Account: account, Name: name, Keys: slices.Sorted(maps.Keys(p)), Created: now, Updated: now}
 	if exists {
 		rec.Created, rec.Used, rec.Binding, rec.Placeholders = old.Created, old.Used, old.Binding, old.Placeholders
+		rec.Login = old.Login
 	}
 	rec.bind(bind, p)
+	p = p.with(held)
 	if rec.Sealed, err = v.keys[0].seal(account, name, p); err != nil {
 		return Secret{}, err
 	}
@@ -283,8 +304,16 @@ func (v *Vault) fromEnviron(account string) map[string]Pairs {
 // are hidden from the log until release is called, whatever becomes of the secrets meanwhile. NotFound names all that
 // are missing.
 func (v *Vault) Reveal(ctx context.Context, account string, names ...string) (p Pairs, release func(), err error) {
+	if err := v.current(ctx, account, names...); err != nil {
+		return nil, nil, err
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.revealAll(ctx, account, names)
+}
+
+// revealAll is Reveal, without the renewal of logins. v.mu is held.
+func (v *Vault) revealAll(ctx context.Context, account string, names []string) (p Pairs, release func(), err error) {
 	all := Pairs{}
 	var missing []string
 	for _, name := range names {
@@ -326,6 +355,7 @@ func (v *Vault) reveal(ctx context.Context, account, name string) (Pairs, error)
 	if v.hidden[at] == nil { // the key was missing when we began
 		v.hidden[at] = p.hide()
 	}
+	p.split()
 	if now := time.Now().UTC().Truncate(time.Minute); !v.used[at].Equal(now) {
 		v.used[at] = now
 		if err := v.opts.Store.Used(ctx, account, name, now); err != nil {
@@ -388,5 +418,5 @@ func (v *Vault) Rekey(ctx context.Context) (secrets int, err error) {
 
 func (r Record) secret() Secret {
 	return Secret{Name: r.Name, Keys: r.Keys, Origin: Stored, Created: r.Created, Updated: r.Updated, Used: r.Used,
-		Binding: r.Binding}
+		Binding: r.Binding, Login: r.Login}
 }

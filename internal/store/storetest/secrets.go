@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/binding"
+	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 )
 
@@ -19,6 +20,7 @@ func RunSecrets(t *testing.T, open func(t *testing.T) secret.Store) {
 		"a missing record is NotFound":      secretMissing,
 		"use is noted":                      secretUsed,
 		"all records or none":               secretAll,
+		"a login is swapped once":           secretSwap,
 		"loans are kept until they end":     secretLoans,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +83,43 @@ func secretRoundTrip(t *testing.T, s secret.Store) {
 		}
 		r.Binding = nil
 	}
+}
+
+// secretSwap checks that of two changes of the same login one succeeds, and that they change nothing else.
+func secretSwap(t *testing.T, s secret.Store) {
+	r := sealed("acme", "claude")
+	putSecrets(t, s, r)
+	swap := func(old, changed secret.Record) bool {
+		t.Helper()
+		done, err := s.Swap(t.Context(), old, changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	if swap(r, r) {
+		t.Error("a secret that is no login was swapped")
+	}
+	r.Login = &grant.State{Provider: "claude", Renewed: r.Created}
+	putSecrets(t, s, r)
+	next := r
+	next.Login, next.Sealed = &grant.State{Provider: "claude", Renewed: r.Updated, Renews: true}, []byte("next")
+	changed := next
+	changed.Keys, changed.Name = []string{"X"}, "claude"
+	if !swap(r, changed) {
+		t.Error("not swapped")
+	}
+	if swap(r, changed) {
+		t.Error("swapped twice")
+	}
+	listSecrets(t, s, "acme", next)
+	if err := s.Delete(t.Context(), "acme", "claude"); err != nil {
+		t.Fatal(err)
+	}
+	if swap(next, r) {
+		t.Error("a deleted login came back")
+	}
+	listSecrets(t, s, "acme")
 }
 
 func secretAccounts(t *testing.T, s secret.Store) {
