@@ -50,6 +50,10 @@ const (
 	Secreted = "/v1/secrets/{name}"
 	Rekey    = "/v1/secrets/rekey"
 
+	Logins        = "/v1/logins"
+	LoginTo       = "/v1/logins/{name}"
+	LoginFinished = "/v1/logins/{name}/finish"
+
 	Schedules      = "/v1/schedules"
 	Scheduled      = "/v1/schedules/{name}"
 	ScheduleRuns   = "/v1/schedules/{name}/runs"

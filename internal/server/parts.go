@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/RelevanceAI/harvest/internal/server/files"
 	"github.com/RelevanceAI/harvest/internal/server/images"
+	"github.com/RelevanceAI/harvest/internal/server/logins"
 	"github.com/RelevanceAI/harvest/internal/server/repos"
 	"github.com/RelevanceAI/harvest/internal/server/sandboxes"
 	"github.com/RelevanceAI/harvest/internal/server/schedules"
@@ -18,6 +19,7 @@ type parts struct {
 	volumes   *volumes.Service
 	images    *images.Service
 	secrets   *secrets.Service
+	logins    *logins.Service
 	schedules *schedules.Service
 	sessions  *sessions.Service
 	repos     *repos.Service
@@ -33,6 +35,7 @@ func (s *Server) openParts() parts {
 		images: &images.Service{Settings: s.settings, Fleet: o.Fleet, Images: o.Images, Secrets: o.Secrets,
 			Export: o.Export, Engine: o.Engine, Temp: o.Temp, Age: o.ImageAge},
 		secrets:   &secrets.Service{Settings: s.settings, Secrets: o.Secrets},
+		logins:    &logins.Service{Settings: s.settings, Secrets: o.Secrets},
 		schedules: &schedules.Service{Settings: s.settings, Schedules: o.Schedules},
 		sessions: &sessions.Service{Settings: s.settings, Sessions: o.Sessions, Volumes: o.Volumes,
 			Events: s.streamEvents},

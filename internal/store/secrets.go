@@ -178,7 +178,8 @@ func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secre
 			err = errors.Join(err, json.Unmarshal(login, &r.Login))
 		}
 		if err != nil {
-			return damaged(errors.Wrapf(err, "decode the keys, the binding or the login of the secret %s", r.Name), s.db.path)
+			return damaged(errors.Wrapf(err, "decode the keys, the binding or the login of the secret %s", r.Name),
+				s.db.path)
 		}
 		return nil
 	}, `SELECT account, name, keys, sealed, created_at, updated_at, used_at, binding, placeholders, login

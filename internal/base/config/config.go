@@ -60,6 +60,7 @@ type Config struct {
 	Agents         Agents
 	S3             S3
 	Model          Model
+	Logins         Logins
 	Modal          Modal
 
 	sources map[string]string // by key: the origin of the value; "default" if missing
@@ -150,6 +151,11 @@ type Server struct {
 // Ports configures how browsers reach ports of sandboxes.
 type Ports struct {
 	Domain string // "*.example.org": each port gets a host name below it; "" means no host names
+}
+
+// Logins configures the logins of accounts to providers.
+type Logins struct {
+	Providers []string // settings in place of the providers' own, as grant.NewProviders takes them
 }
 
 // OIDC configures sign-in with an OpenID Connect provider.

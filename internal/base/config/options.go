@@ -286,6 +286,17 @@ var options = []option{
 	opt("agents.upload_bytes", "maximum size of the commits that a client sends for a session",
 		func(c *Config) *int64 { return &c.Agents.UploadBytes },
 		between[int64](1<<20, 1<<50, "a size of at least 1MiB, such as 4GiB")),
+	opt("logins.providers",
+		"settings of the providers of harvest login, as PROVIDER.FIELD=VALUE, such as github.client_id=Iv1.0123",
+		func(c *Config) *[]string { return &c.Logins.Providers }, func(all []string) string {
+			for _, text := range all {
+				where, _, given := strings.Cut(text, "=")
+				if name, field, dotted := strings.Cut(where, "."); !given || !dotted || name == "" || field == "" {
+					return "write PROVIDER.FIELD=VALUE, such as github.client_id=Iv1.0123"
+				}
+			}
+			return ""
+		}),
 	opt("model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",
 		func(c *Config) *string { return &c.Model.URL }, func(v string) string {
 			u, err := url.Parse(v)

@@ -61,8 +61,8 @@ func (p *Providers) Begin(ctx context.Context, name, client string) (*Attempt, e
 }
 
 // Finish returns the grant of an attempt. code is the code that the user pasted, or the address to which the provider
-// led their browser; without one, Finish waits until the user has typed theirs at the provider. If it fails with Invalid
-// or Unavailable, the attempt can be finished again.
+// led their browser; without one, Finish waits until the user has typed theirs at the provider. If it fails with
+// Invalid or Unavailable, the attempt can be finished again.
 func (p *Providers) Finish(ctx context.Context, a *Attempt, code string) (Grant, error) {
 	if !time.Now().Before(a.Expires) {
 		return Grant{}, expired(a.provider.Name)
@@ -101,8 +101,8 @@ func (p *Providers) exchange(ctx context.Context, a *Attempt, text string) (*oau
 	return a.config.Exchange(p.context(ctx, a.provider), code, opts...)
 }
 
-// parseCode reads what users paste: a code, "CODE#STATE", or an address with both. refused is the provider's own code of
-// an error.
+// parseCode reads what users paste: a code, "CODE#STATE", or an address with both. refused is the provider's own code
+// of an error.
 func parseCode(text string) (code, state, refused string) {
 	text = strings.TrimSpace(text)
 	if u, err := url.Parse(text); err == nil && (u.Scheme == "http" || u.Scheme == "https") {

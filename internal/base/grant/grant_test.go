@@ -161,8 +161,8 @@ func TestDeviceFlowFails(t *testing.T) {
 	wantError(t, err, errors.Denied, "(unauthorized_client)")
 }
 
-// TestRenew checks that a renewal has the new refresh token, or the old one if the provider keeps it, and which failures
-// are final.
+// TestRenew checks that a renewal has the new refresh token, or the old one if the provider keeps it, and which
+// failures are final.
 func TestRenew(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []bool{false, true} {

@@ -56,9 +56,9 @@ func builtIn() []*Provider {
 	return []*Provider{claude(), codex(), gemini(), gitHub()}
 }
 
-// claude has the facts of Claude Code (npm: @anthropic-ai/claude-code 2.1.332): the constants beside TOKEN_URL, the code
-// "CODE#STATE" that the page of MANUAL_REDIRECT_URL shows, and bodies in JSON, with the state. Its program does not
-// revoke tokens. It takes CLAUDE_CODE_OAUTH_TOKEN as a token that never expires.
+// claude has the facts of Claude Code (npm: @anthropic-ai/claude-code 2.1.332): the constants beside TOKEN_URL, the
+// code "CODE#STATE" that the page of MANUAL_REDIRECT_URL shows, and bodies in JSON, with the state. Its program does
+// not revoke tokens. It takes CLAUDE_CODE_OAUTH_TOKEN as a token that never expires.
 func claude() *Provider {
 	return &Provider{Name: "claude", Title: "Claude (a subscription, for Claude Code)",
 		Client:       "9d1c250a-e61b-44d9-88ed-5944d1962f5e",
@@ -89,9 +89,9 @@ func codex() *Provider {
 		Key: "CHATGPT_ACCESS_TOKEN", Preset: "codex", File: ".codex/auth.json", text: codexText}
 }
 
-// gemini has the facts of Gemini CLI (npm: @google/gemini-cli-core 0.61.0, code_assist/oauth2.js), whose source says that
-// the secret of its client is public: https://developers.google.com/identity/protocols/oauth2#installed. The program
-// uses GOOGLE_CLOUD_ACCESS_TOKEN as it is if GOOGLE_GENAI_USE_GCA is set.
+// gemini has the facts of Gemini CLI (npm: @google/gemini-cli-core 0.61.0, code_assist/oauth2.js), whose source says
+// that the secret of its client is public: https://developers.google.com/identity/protocols/oauth2#installed. The
+// program uses GOOGLE_CLOUD_ACCESS_TOKEN as it is if GOOGLE_GENAI_USE_GCA is set.
 func gemini() *Provider {
 	return &Provider{Name: "gemini", Title: "Google (an account, for Gemini CLI)",
 		Client: "681255809395-oo8ft2oprdrnp9e3aqf6av3hmdib135j.apps.googleusercontent.com",

@@ -18,8 +18,8 @@ import (
 )
 
 // Renew returns a grant with a new access token. Providers may change the refresh token, too, and no longer accept the
-// old one. Denied: the provider no longer accepts the grant. Unavailable: it gave no answer, or one that another attempt
-// may change.
+// old one. Denied: the provider no longer accepts the grant. Unavailable: it gave no answer, or one that another
+// attempt may change.
 func (p *Providers) Renew(ctx context.Context, g Grant) (Grant, error) {
 	one, err := p.Get(g.Provider)
 	if err != nil {
@@ -128,14 +128,10 @@ type encoder struct {
 
 // RoundTrip implements http.RoundTripper.
 func (e encoder) RoundTrip(r *http.Request) (*http.Response, error) {
-	next := e.next
-	if next == nil {
-		next = http.DefaultTransport
-	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", "application/json")
 	if e.provider.json == forms || r.Body == nil {
-		return next.RoundTrip(r)
+		return e.next.RoundTrip(r)
 	}
 	text, err := io.ReadAll(r.Body)
 	r.Body.Close()
@@ -157,7 +153,7 @@ func (e encoder) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
-	return next.RoundTrip(r)
+	return e.next.RoundTrip(r)
 }
 
 // Revoke asks the provider to accept the tokens of a grant no longer. Unsupported: the provider has no endpoint for it.

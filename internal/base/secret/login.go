@@ -13,8 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
-// A login is a secret with the name of its provider. Its pair is the access token; the grant, with the refresh token, is
-// sealed with it, and leaves the Vault only for its provider.
+// A login is a secret with the name of its provider. Its pair is the access token; the grant, with the refresh token,
+// is sealed with it, and leaves the Vault only for its provider.
 
 // grantKey is the key of the grant among the sealed pairs. No pair of a user can have it.
 const grantKey = ".grant"
@@ -38,6 +38,25 @@ func (p Pairs) with(grant config.Secret) Pairs {
 
 // Providers returns the providers to which an account can log in; nil for none.
 func (v *Vault) Providers() *grant.Providers { return v.opts.Providers }
+
+// CheckLogin returns Conflict if an account has another secret with the name of a provider.
+func (v *Vault) CheckLogin(ctx context.Context, account, provider string) error {
+	_, err := v.loginOf(ctx, account, provider)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// loginOf returns the record of a login. NotFound if there is none, Conflict if it is another secret.
+func (v *Vault) loginOf(ctx context.Context, account, provider string) (Record, error) {
+	rec, err := v.opts.Store.Get(ctx, account, provider)
+	if err == nil && rec.Login == nil {
+		err = errors.Remedy(errors.Newf(errors.Conflict, "there is a secret %q that is not a login", provider),
+			"delete it with \"harvest secret rm %s\", and log in again", provider)
+	}
+	return rec, err
+}
 
 // SetLogin stores a grant as the secret with the name of its provider, bound to the provider's hosts, and returns its
 // description. An earlier login is replaced, and keeps its binding, and its placeholders unless the owner is another
@@ -65,13 +84,10 @@ func (v *Vault) SetLogin(ctx context.Context, account string, g grant.Grant) (Se
 	state := grant.StateOf(g, now)
 	rec := Record{Account: account, Name: p.Name, Keys: slices.Sorted(maps.Keys(pairs)), Created: now, Updated: now,
 		Login: &state}
-	old, err := v.opts.Store.Get(ctx, account, p.Name)
+	old, err := v.loginOf(ctx, account, p.Name)
 	switch {
 	case err != nil && !errors.Is(err, errors.NotFound):
 		return Secret{}, err
-	case err == nil && old.Login == nil:
-		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "there is a secret %q that is not a login", p.Name),
-			"delete it with \"harvest secret rm %s\", and log in again", p.Name)
 	case err == nil:
 		rec.Created, rec.Used = old.Created, old.Used
 		bound = *old.Binding

@@ -116,7 +116,8 @@ func TestLoginIsRenewed(t *testing.T) {
 		}
 		again, got, err := value(t, v, "claude")
 		if err != nil || again != held || got == first || !h.server.Valid(got) || h.server.Renewals() != round {
-			t.Errorf("round %d: %q, valid %t, %d renewals, %v", round, again, h.server.Valid(got), h.server.Renewals(), err)
+			t.Errorf("round %d: %q, valid %t, %d renewals, %v", round, again, h.server.Valid(got),
+				h.server.Renewals(), err)
 		}
 		if !hidden(got) {
 			t.Error("the log shows the new token")
@@ -129,8 +130,8 @@ func TestLoginIsRenewed(t *testing.T) {
 	}
 }
 
-// TestOneRenewalForAll checks that 50 sandboxes on two servers that ask at once cause one renewal, and all get its value.
-// A second one with the same refresh token would end the grant.
+// TestOneRenewalForAll checks that 50 sandboxes on two servers that ask at once cause one renewal, and all get its
+// value. A second one with the same refresh token would end the grant.
 //
 // mission: 9.1
 func TestOneRenewalForAll(t *testing.T) {

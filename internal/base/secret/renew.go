@@ -68,8 +68,9 @@ func (r *renewer) reset(account, name string) {
 func (v *Vault) Close(ctx context.Context) error { return v.renewer.work.CloseWithin(ctx) }
 
 // current makes the access tokens of logins among the named secrets valid: it renews those that end soon, and waits for
-// the result. An access token that cannot be renewed now is used until its end. Denied: the provider no longer accepts a
-// login, and the user has to log in again. Unavailable: an access token has ended, and the provider cannot be reached.
+// the result. An access token that cannot be renewed now is used until its end. Denied: the provider no longer accepts
+// a login, and the user has to log in again. Unavailable: an access token has ended, and the provider cannot be
+// reached.
 func (v *Vault) current(ctx context.Context, account string, names ...string) error {
 	for _, name := range names {
 		if err := v.currentOf(ctx, account, name); err != nil {
@@ -185,8 +186,8 @@ func (v *Vault) renewOnce(ctx context.Context, at [2]string) error {
 	return v.settle(ctx, leased, next, err)
 }
 
-// lease takes the exclusive right to renew a login, and waits while another server has it. The record is the zero one if
-// there is nothing to renew any longer.
+// lease takes the exclusive right to renew a login, and waits while another server has it. The record is the zero one
+// if there is nothing to renew any longer.
 func (v *Vault) lease(ctx context.Context, at [2]string) (Record, grant.Grant, error) {
 	for {
 		leased, g, wait, err := v.tryLease(ctx, at)
@@ -231,8 +232,8 @@ func (v *Vault) tryLease(ctx context.Context, at [2]string) (leased Record, g gr
 	return leased, g, err == nil && !done, err
 }
 
-// settle stores the result of a renewal before anybody uses it, and ends the lease. If the login was replaced or deleted
-// meanwhile, the result is dropped.
+// settle stores the result of a renewal before anybody uses it, and ends the lease. If the login was replaced or
+// deleted meanwhile, the result is dropped.
 func (v *Vault) settle(ctx context.Context, leased Record, next grant.Grant, failed error) error {
 	ctx = context.WithoutCancel(ctx)
 	at, r := [2]string{leased.Account, leased.Name}, v.renewer

@@ -148,7 +148,8 @@ func (v *Vault) SetBound(ctx context.Context, account, name string, p Pairs, how
 	case !exists && len(p) == 0:
 		return Secret{}, NotFound(name)
 	case exists && old.Login != nil && (len(p) > 0 || bind != nil && len(bind.Places) == 0):
-		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "the secret %q is a login, which is always bound", name),
+		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict,
+			"the secret %q is a login, which is always bound", name),
 			"change its hosts only, or log out with \"harvest logout %s\"", name)
 	case exists && how == Merge:
 		before, err := v.keys.unseal(old)

@@ -186,8 +186,8 @@ func (s *Server) token() string {
 	}
 	encode := base64.RawURLEncoding.EncodeToString
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode([]byte(fmt.Sprintf(`{"iss":"test","exp":%d,"jti":%q,`+
-		`"https://api.openai.com/auth":{"chatgpt_account_id":"acc-1","chatgpt_plan_type":"pro","chatgpt_user_id":"u-1"}}`,
-		time.Now().Add(s.Life).Unix(), rand.Text()))) + "." + rand.Text()
+		`"https://api.openai.com/auth":{"chatgpt_account_id":"acc-1","chatgpt_plan_type":"pro",`+
+		`"chatgpt_user_id":"u-1"}}`, time.Now().Add(s.Life).Unix(), rand.Text()))) + "." + rand.Text()
 }
 
 // fields returns the fields of a form or of JSON.
@@ -286,8 +286,8 @@ func (s *Server) give(w http.ResponseWriter, v url.Values) {
 		return
 	}
 	s.issue(g)
-	answer(w, http.StatusOK, map[string]any{"access_token": g.access, "refresh_token": g.refresh, "token_type": "bearer",
-		"expires_in": int(s.Life.Seconds())})
+	answer(w, http.StatusOK, map[string]any{"access_token": g.access, "refresh_token": g.refresh,
+		"token_type": "bearer", "expires_in": int(s.Life.Seconds())})
 }
 
 func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request) {
