@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/binding"
 )
 
@@ -29,6 +30,9 @@ func (e *exchange) lend(r *http.Request) *refusal {
 		why := e.forbids(c, r)
 		switch {
 		case why == "":
+			if refused := renew(r, &c); refused != nil {
+				return refused
+			}
 			lent = append(lent, c)
 		case c.Binding.Elsewhere != binding.Pass:
 			return &refusal{Credential: c, why: why, end: c.Binding.Elsewhere == binding.End}
@@ -56,6 +60,26 @@ func (e *exchange) lend(r *http.Request) *refusal {
 		return nil
 	}
 	return e.lendBody(r)
+}
+
+// renew makes the value of a credential current.
+func renew(r *http.Request, c *Credential) *refusal {
+	if c.Renew == nil {
+		return nil
+	}
+	value, err := c.Renew(r.Context())
+	if err == nil {
+		c.Value = value
+		return nil
+	}
+	refused := &refusal{Credential: *c, why: "the secret " + c.Secret + " cannot be used now"}
+	if text := errors.Message(err); text != "" {
+		refused.why = text
+	}
+	if !errors.Is(err, errors.Denied) { // clients may try again
+		refused.status = http.StatusServiceUnavailable
+	}
+	return refused
 }
 
 // forbids returns why a credential may not be used for a request, or "".
@@ -152,7 +176,8 @@ func (e *exchange) inject(r *http.Request) {
 	for _, c := range e.credentials {
 		place, ok := c.Binding.Place(e.s.host.Name, e.s.port, !e.s.secure())
 		in := place.Inject
-		if !ok || in.Form == "" || in.Key != "" && in.Key != c.Key || e.forbids(c, r) != "" {
+		if !ok || in.Form == "" || in.Key != "" && in.Key != c.Key || e.forbids(c, r) != "" ||
+			renew(r, &c) != nil {
 			continue
 		}
 		value := strings.TrimSpace(c.Value.Reveal())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/image/trust"
 	"github.com/RelevanceAI/harvest/internal/image/trust/installer"
@@ -21,8 +22,47 @@ const bundle = "/usr/local/share/harvest/ca-certificates.crt"
 func Env() map[string]string { return trust.Env(bundle) }
 
 // Install makes the programs of a sandbox trust the broker: it adds the authority to the bundles and keystores of the
-// image, and writes the bundle that Env names. java is the directory of an installation of Java, or "".
+// image, and writes the bundle that Env names. java is the directory of an installation of Java, or "". It also writes
+// the files of credentials of the sandbox's logins, with placeholders.
 func (b *Borrower) Install(ctx context.Context, box engine.Sandbox, java string) error {
+	if err := b.trust(ctx, box, java); err != nil {
+		return err
+	}
+	files, err := b.server.secrets.Files(ctx, b.sandbox.Account, b.sandbox.Lent()...)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := writeHome(ctx, box, f); err != nil {
+			return errors.Wrapf(err, "write the credentials in ~/%s", f.Path)
+		}
+	}
+	return nil
+}
+
+// homeScript writes its input to a file below the home directory of the user of commands: PATH.
+const homeScript = `umask 077 && f=${HOME:-/root}/$1 && mkdir -p "${f%/*}" && cat >"$f"`
+
+// writeHome writes a file that belongs to the user of commands. Images without a shell do not get it.
+func writeHome(ctx context.Context, box engine.Sandbox, f secret.File) error {
+	var problem bytes.Buffer
+	p, err := box.Start(ctx, engine.Command{Args: []string{"/bin/sh", "-c", homeScript, "sh", f.Path},
+		Stdin: strings.NewReader(f.Text), Stderr: &problem})
+	if errors.Is(err, errors.Invalid) {
+		logf.Infof(ctx, "the sandbox has no shell, and no credentials in ~/%s", f.Path)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	exit, err := p.Wait(ctx)
+	if err == nil && exit.Code != 0 {
+		err = errors.Newf(errors.Unavailable, "the home directory cannot be written: %.200s", problem.String())
+	}
+	return err
+}
+
+func (b *Borrower) trust(ctx context.Context, box engine.Sandbox, java string) error {
 	signs, err := b.server.secrets.Authority(ctx, b.sandbox.Account)
 	if err != nil {
 		return err

@@ -35,6 +35,12 @@ type Use struct {
 	Refused string `json:"refused,omitempty"`
 }
 
+// FailedLogin is the data of EventCredentialFailed.
+type FailedLogin struct {
+	Secret string `json:"secret"`
+	Reason string `json:"reason"` // one sentence without a period
+}
+
 // EventType is the type of an event, as clients see it.
 type EventType string
 
@@ -52,6 +58,10 @@ const (
 
 	EventCredentialUsed    EventType = "credential.used"    // a request got the value of a secret
 	EventCredentialRefused EventType = "credential.refused" // a request may not have the value of a secret
+
+	// EventCredentialFailed means that a provider no longer accepts a login. It is in the stream of the account only,
+	// with FailedLogin.
+	EventCredentialFailed EventType = "credential.failed"
 
 	EventSnapshotted EventType = "sandbox.snapshotted"
 	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.

@@ -151,7 +151,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 	c, err := g.opts.Credential(ctx, grant.Account, grant.Secrets)
 	if err != nil {
 		logf.Errorf(ctx, "find the credential of a model: %v", err)
-		fail(Failure{Message: errors.Message(err)})
+		fail(notFound(err))
 		return
 	}
 	// Use 403 instead of 401, which agents retry for minutes.
@@ -210,9 +210,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 }
 
 // NoCredential is the message for agents, and in turn for users, if there is no credential.
-const NoCredential = `there is no credential for the model. Store one with "harvest secret set anthropic ` +
-	`ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in ` +
-	`its environment`
+const NoCredential = `there is no credential for the model. Log in with "harvest login claude", store one with ` +
+	`"harvest secret set anthropic ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), ` +
+	`or start the server with it in its environment`
 
 // region restricts a region to part of a host name, so that a secret cannot name another host.
 var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
@@ -276,6 +276,14 @@ func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 	} else {
 		p.Out.Header.Set("Authorization", "Bearer "+c.Value.Reveal())
 	}
+}
+
+// notFound is the failure to find a credential: a refusal for a login that its provider no longer accepts.
+func notFound(err error) Failure {
+	if errors.Is(err, errors.Denied) {
+		return refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err))
+	}
+	return Failure{Message: errors.Message(err)}
 }
 
 // refusedKey is a refusal for the lack of a usable credential.

@@ -192,6 +192,8 @@ func TestRefused(t *testing.T) {
 			"/v1/messages", token, 403, "harvest secret set"},
 		{"a vault that is closed", good, errors.Newf(errors.Unavailable, "the key file is missing"), 1, "POST",
 			"/v1/messages", token, 502, "the key file is missing"},
+		{"a login that has failed", good, errors.Newf(errors.Denied, "claude no longer accepts the login"), 1, "POST",
+			"/v1/messages", token, 403, "no longer accepts"},
 		{"a wrong key, which is no reason to try for minutes", model.Credential{Kind: model.APIKey, Value: "wrong"},
 			nil, 1, "POST", "/v1/messages", token, 403, "invalid x-api-key"},
 	} {
