@@ -57,6 +57,7 @@ The first command that needs a server starts one.`,
 		secrets.Command(c.CLI), schedules.Command(c.CLI), c.keyCommand(), c.modalCommand(), agents.Command(c.CLI),
 		c.upCommand(), c.downCommand(), c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(),
 		c.versionCommand())
+	root.AddCommand(secrets.Logins(c.CLI)...)
 	root.AddCommand(agents.Sessions(c.CLI)...)
 	root.AddCommand(manCommands()...)
 	return root

@@ -118,10 +118,7 @@ func (a *App) open(ctx context.Context) error {
 	a.events = event.Open(ctx, event.Options{Store: db.Events()})
 	a.then("the events", a.events.Close)
 	a.watchDisk(ctx, db.Reserve)
-	if a.secrets, err = secret.Open(ctx, secret.Options{
-		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, secretKeyName), Environ: os.Environ(),
-		EnvironAccount: personal,
-	}); err != nil {
+	if err := a.openSecrets(ctx, db); err != nil {
 		return errors.Stage(err, "secrets")
 	}
 	eng, err := openEngine(ctx, a.cfg, a.bucketAt, a.setOwner)

@@ -64,6 +64,11 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, bucketOfS3(cfg.S3,
 			func(name string) bool { return hasCredentials(ctx, cfg.Data, name) }))
 	}
+	server := client.New(cfg.Data)
+	defer server.Close()
+	if all, err := server.Logins(ctx); err == nil { // a server runs
+		findings = append(findings, failedLogins(all)...)
+	}
 	return append(findings, mountsOfS3())
 }
 
