@@ -12,7 +12,8 @@ import (
 func TestFailedLoginsAreFindings(t *testing.T) {
 	t.Parallel()
 	got := failedLogins([]api.Login{{Provider: "claude", State: "failed", Reason: "claude no longer accepts the login"},
-		{Provider: "codex", State: "ready"}, {Provider: "gemini", State: "none"}, {Provider: "github", State: "expired"}})
+		{Provider: "codex", State: "ready"}, {Provider: "gemini", State: "none"},
+		{Provider: "github", State: "expired"}})
 	want := []finding{
 		{Name: "login", Detail: "claude no longer accepts the login", Remedy: "harvest login claude"},
 		{Name: "login", Detail: "the token of the login to github has expired, and cannot be renewed",

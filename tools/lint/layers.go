@@ -216,9 +216,9 @@ var rows = []row{
 	{"store/records", nil, "records are bytes; the packages that make them know their meaning"},
 	{"store/testdb", []string{"store"}, "helpers of tests know the database only"},
 	{"store/...", []string{"base/account", "base/atomicfile", "base/binding", "base/dirlock", "base/event",
-		"base/grant", "base/secret", "engine",
-		"fleet/record", "fleet/schedule", "fleet/spec", "fleet/usage", "s3/storage", "session/agent", "session/records",
-		"session/repo", "session/workspace", "store/dicts", "store/records"},
+		"base/grant", "base/secret", "engine", "fleet/record", "fleet/schedule", "fleet/spec", "fleet/usage",
+		"s3/storage", "session/agent", "session/records", "session/repo", "session/workspace", "store/dicts",
+		"store/records"},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
 	{"modal/...", []string{"base/account", "base/atomicfile", "base/authority", "base/places", "base/secret",

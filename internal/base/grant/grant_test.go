@@ -212,7 +212,8 @@ func provider(t *testing.T, p *grant.Providers, name string) *grant.Provider {
 func TestRevoke(t *testing.T) {
 	t.Parallel()
 	s := oauthtest.New(t)
-	for name, want := range map[string]string{"codex": "refresh-x", "gemini": "refresh-x", "github": "access-x refresh-x"} {
+	for name, want := range map[string]string{"codex": "refresh-x", "gemini": "refresh-x",
+		"github": "access-x refresh-x"} {
 		g := grant.Grant{Provider: name, Access: "access-x", Refresh: "refresh-x"}
 		if err := providers(t, s, name).Revoke(t.Context(), g); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -249,7 +250,8 @@ func TestGiven(t *testing.T) {
 	}
 	for _, c := range [][2]string{{"claude", ""}, {"claude", "a b"}, {"github", "x"}, {"github", `{"a":1}`},
 		{"codex", `{"OPENAI_API_KEY":"sk-x"}`}, {"codex", `{`}, {"claude", strings.Repeat("a", 1<<20)}} {
-		if _, err := provider(t, p, c[0]).Given(c[1]); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+		_, err := provider(t, p, c[0]).Given(c[1])
+		if errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%.20s: %v", c[1], err)
 		}
 	}
@@ -257,7 +259,8 @@ func TestGiven(t *testing.T) {
 
 func TestGrantSurvivesItsText(t *testing.T) {
 	t.Parallel()
-	want := grant.Grant{Provider: "claude", Client: "c", Access: "a", Refresh: "r", Expires: time.Unix(4102444800, 0).UTC()}
+	want := grant.Grant{Provider: "claude", Client: "c", Access: "a", Refresh: "r",
+		Expires: time.Unix(4102444800, 0).UTC()}
 	text, err := want.Text()
 	if err != nil {
 		t.Fatal(err)

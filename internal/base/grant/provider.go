@@ -21,7 +21,7 @@ type Provider struct {
 	Client, clientSecret string
 
 	authorizeURL, redirectURL string // of the flow with a code that the user pastes
-	deviceURL                 string // of the flow with a code that the user types at the provider; "" for the other flow
+	deviceURL                 string // of the flow with a code that the user types there; "" for the other flow
 	tokenURL                  string
 	revokeURL                 string // "" for none
 	scopes                    []string

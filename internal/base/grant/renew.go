@@ -70,8 +70,8 @@ func failureOf(p *Provider, err error) failure {
 	f.cause = errors.Errorf("%s answered with the status %d %s", p.Name, status, f.code)
 	// GitHub answers with the status 200 and a code.
 	f.permanent = !slices.Contains(passing, f.code) &&
-		(status == http.StatusBadRequest || status == http.StatusUnauthorized || status == http.StatusOK && f.code != "" ||
-			f.code == "invalid_grant" || f.code == "access_denied")
+		(status == http.StatusBadRequest || status == http.StatusUnauthorized ||
+			status == http.StatusOK && f.code != "" || f.code == "invalid_grant" || f.code == "access_denied")
 	return f
 }
 

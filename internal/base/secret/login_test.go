@@ -188,7 +188,8 @@ func TestFailedLogin(t *testing.T) {
 		}
 		v = h.open(t)
 	}
-	if _, err := v.Find(t.Context(), account, nil, []string{"CLAUDE_CODE_OAUTH_TOKEN"}); !errors.Is(err, errors.Denied) {
+	_, err := v.Find(t.Context(), account, nil, []string{"CLAUDE_CODE_OAUTH_TOKEN"})
+	if !errors.Is(err, errors.Denied) {
 		t.Errorf("for the gateway of models: %v", err)
 	}
 	if p, _, err := v.Lend(t.Context(), account, "sbx_a", false, "claude"); err != nil ||

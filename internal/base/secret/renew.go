@@ -8,7 +8,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/config"
-	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/tasks"
@@ -144,8 +143,8 @@ func (v *Vault) renewed(ctx context.Context, account, name string, now time.Time
 	case <-going.done:
 		return going.err
 	case <-ctx.Done():
-		return errors.Explainf(context.Cause(ctx), errors.Canceled, "the request ended before the login to %s was renewed",
-			name)
+		return errors.Explainf(context.Cause(ctx), errors.Canceled,
+			"the request ended before the login to %s was renewed", name)
 	}
 }
 
@@ -162,7 +161,8 @@ func (v *Vault) renew(ctx context.Context, at [2]string, going *renewal) {
 	} else {
 		pause := min(max(minPause, 2*r.rests[at].pause), maxPause)
 		r.rests[at] = rest{v.now().Add(pause), pause, err}
-		logf.Warnf(ctx, "the login of %s to %s was not renewed; the next attempt is in %s: %v", at[0], at[1], pause, err)
+		logf.Warnf(ctx, "the login of %s to %s was not renewed; the next attempt is in %s: %v", at[0], at[1], pause,
+			err)
 	}
 	delete(r.going, at)
 	going.err = err
@@ -182,7 +182,6 @@ func (v *Vault) renewOnce(ctx context.Context, at [2]string) error {
 		return err
 	}
 	next, err := v.opts.Providers.Renew(ctx, g)
-	fault.Point("login.renewed")
 	return v.settle(ctx, leased, next, err)
 }
 

@@ -144,7 +144,8 @@ func (c commands) token(flags loginFlags) (string, error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxToken+1))
 	token := strings.TrimSpace(string(text))
 	if err == nil && (token == "" || len(text) > maxToken) {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "there is no token"), "give one token, or a file of credentials")
+		err = errors.Remedy(errors.Newf(errors.Invalid, "there is no token"),
+			"give one token, or a file of credentials")
 	}
 	return token, err
 }
@@ -165,7 +166,8 @@ func line(ctx context.Context, in io.Reader) (string, error) {
 		return "", errors.Explainf(context.Cause(ctx), errors.Canceled, "the login was canceled")
 	case r := <-read:
 		if r.text == "" {
-			return "", errors.Remedy(errors.Newf(errors.Invalid, "no code was given"), "paste the code after the address")
+			return "", errors.Remedy(errors.Newf(errors.Invalid, "no code was given"),
+				"paste the code after the address")
 		}
 		return r.text, nil
 	}

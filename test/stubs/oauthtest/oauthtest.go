@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -50,13 +51,24 @@ type grant struct {
 // New starts a server.
 func New(t testing.TB) *Server {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Serve(t, l)
+}
+
+// Serve starts a server on a listener.
+func Serve(t testing.TB, l net.Listener) *Server {
+	t.Helper()
 	s := &Server{Client: "client", Life: time.Hour, grants: map[string]*grant{}, access: map[string]*grant{},
 		pending: map[string]url.Values{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /device", s.serveDevice)
 	mux.HandleFunc("POST /token", s.serveToken)
 	mux.HandleFunc("POST /revoke", s.serveRevoke)
-	h := httptest.NewServer(mux)
+	h := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}
+	h.Start()
 	t.Cleanup(h.Close)
 	s.URL = h.URL
 	return s

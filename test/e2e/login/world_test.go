@@ -1,0 +1,216 @@
+// Package login tests logins with the real Claude Code and the real Codex in sandboxes, at providers that the test
+// plays.
+package login
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/test/host"
+	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
+	"github.com/RelevanceAI/harvest/test/stubs/oauthtest"
+)
+
+// The addresses of the providers, in a network of their own.
+const (
+	address = "192.0.2.1"
+	api     = "http://" + address + ":8080"
+)
+
+// life is that of access tokens: so short that there are renewals while an agent works.
+const life = 4 * time.Second
+
+// world is a network of its own, in which a server of Harvest and the providers run.
+type world struct {
+	*host.Host
+	t     *testing.T
+	netns *os.File
+	model *modeltest.Stub
+	at    map[string]*oauthtest.Server // by provider
+
+	mu    sync.Mutex
+	wrong []string // guarded by mu; requests to the API without a valid token
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	testenv.Root(t)
+	w := &world{t: t, model: modeltest.New(t, host.ModelKey), at: map[string]*oauthtest.Server{}}
+	holder := w.hold()
+	var settings []string
+	for i, name := range []string{"claude", "codex"} {
+		w.at[name] = oauthtest.Serve(t, w.listen(8081+i))
+		w.at[name].Life = life
+		settings = append(settings, w.at[name].Settings(name)...)
+	}
+	w.at["claude"].Prefix, w.at["codex"].Prefix = "sk-ant-oat01-", "jwt"
+	l := w.listen(8080)
+	served := &http.Server{Handler: http.HandlerFunc(w.serve)}
+	go func() { _ = served.Serve(l) }()
+	t.Cleanup(func() { _ = served.Close() })
+	w.Host = host.NewCLI(t, w.model)
+	w.Env.Setenv("ANTHROPIC_API_KEY", "")
+	bin := t.TempDir()
+	program, _, _ := strings.Cut(w.Env.Getenv("PATH"), ":")
+	testenv.WriteFile(t, filepath.Join(bin, "harvest"), fmt.Appendf(nil, `#!/bin/sh
+exec nsenter -t %d -n -m -- sh -c 'cd "$0" && exec %s/harvest "$@"' "$PWD" "$@"
+`, holder, program))
+	if err := os.Chmod(filepath.Join(bin, "harvest"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.Env.Setenv("PATH", bin+":"+w.Env.Getenv("PATH"))
+	w.Env.Setenv("HARVEST_LOGINS_PROVIDERS", strings.Join(settings, ","))
+	return w
+}
+
+// hold makes the network. It lasts until the test ends. It returns the process that holds it.
+func (w *world) hold() int {
+	w.t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(w.t.Context()), testenv.RequireTool(w.t, "unshare", "util-linux"),
+		"--net", "--mount", "--propagation", "private", "sh", "-c",
+		"set -e; ip link set lo up; ip address add "+address+"/32 dev lo; echo ready; exec cat")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	out, piped := cmd.StdoutPipe()
+	if err = errors.Join(err, piped); err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = in.Close() // which ends it
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		w.t.Fatalf("make a network: %q, %v", line, err)
+	}
+	if w.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = w.netns.Close() })
+	return cmd.Process.Pid
+}
+
+// listen listens in the network.
+func (w *world) listen(port int) (l net.Listener) {
+	w.t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked, so that the thread ends
+		err := unix.Setns(int(w.netns.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", address, port))
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+// serve is the API of both providers. It accepts access tokens that are valid now.
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if token == "" { // Claude Code looks for the server first
+		rw.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if !w.at["claude"].Valid(token) && !w.at["codex"].Valid(token) {
+		w.mu.Lock()
+		w.wrong = append(w.wrong, r.Method+" "+r.URL.Path)
+		w.mu.Unlock()
+		rw.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/v1/"):
+		r.Header.Del("Authorization")
+		r.Header.Set("X-Api-Key", host.ModelKey)
+		w.model.ServeHTTP(rw, r)
+	case r.URL.Path == "/codex/responses":
+		respond(rw)
+	default:
+		rw.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// respond is the answer of OpenAI's Responses API to any request.
+func respond(rw http.ResponseWriter) {
+	rw.Header().Set("Content-Type", "text/event-stream")
+	for _, event := range []map[string]any{
+		{"type": "response.created", "response": map[string]any{"id": "r"}},
+		{"type": "response.output_item.done", "output_index": 0, "item": map[string]any{"type": "message", "id": "m",
+			"role": "assistant", "content": []any{map[string]any{"type": "output_text", "text": "Hello from Codex."}}}},
+		{"type": "response.completed", "response": map[string]any{"id": "r", "usage": map[string]any{
+			"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}},
+	} {
+		text, err := json.Marshal(event)
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(rw, "event: %s\ndata: %s\n\n", event["type"], text)
+	}
+}
+
+// login logs in to a provider with a refresh token.
+func (w *world) login(provider string) {
+	w.t.Helper()
+	_, refresh := w.at[provider].Grant()
+	cmd := w.Command(w.t.Context(), "login", provider, "--token", "-")
+	cmd.Stdin = strings.NewReader(refresh + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), refresh) {
+		w.t.Fatalf("log in to %s: %v: %s\n%s", provider, err, out, w.Log())
+	}
+	w.Must("secret", "set", provider, "--hosts", api)
+}
+
+// codexVersion is that of the npm package.
+const codexVersion = "0.171.0"
+
+// codex returns the path of Codex.
+func codex(t *testing.T) string {
+	t.Helper()
+	dir := testenv.Cache(t, "codex-"+codexVersion)
+	program := filepath.Join(dir, "package", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "pack", "--registry",
+		testenv.NPMRegistry(t), "--pack-destination", dir, "@openai/codex@"+codexVersion+"-linux-x64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm pack: %v: %s", err, out)
+	}
+	file := filepath.Join(dir, "openai-codex-"+codexVersion+"-linux-x64.tgz")
+	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", file, "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("unpack Codex: %v: %s", err, out)
+	}
+	return program
+}
+
+// in runs a script in a sandbox, and returns its output.
+func (w *world) in(box, script string) (output string, code int) {
+	w.t.Helper()
+	stdout, stderr, code := w.Run("sandbox", "exec", box, "--", "bash", "-c", script)
+	return stdout + stderr, code
+}
