@@ -49,6 +49,7 @@ const (
 	installer  = "changes this machine; the package test/e2e/release runs it"
 	docker     = "needs Docker; TestContainerImage runs the image's files"
 	endless    = "runs until it is interrupted"
+	providers  = "needs an account at the provider; the package test/e2e/login has stand-ins"
 )
 
 var pages = map[string]page{
@@ -73,9 +74,14 @@ var pages = map[string]page{
 		for _, name := range []string{"GITHUB_TOKEN", "API_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 			f.h.Env.Setenv(name, "a-value-of-the-reader")
 		}
-	}, not: map[string]string{
-		"harvest run --secret github -- git clone https://github.com/you/private": internet,
-	}},
+	}, code: map[string]int{"harvest logout github": 4}, // nobody has logged in
+		not: map[string]string{
+			"harvest run --secret github -- git clone https://github.com/you/private": gitHub,
+			"harvest login claude": providers, "harvest login github": providers,
+			"claude setup-token | tail -n 1 | harvest login claude --token -":          providers,
+			"harvest login codex --file ~/.codex/auth.json":                            providers,
+			"harvest run --secret claude --secret github -- claude -p 'Fix the build'": providers,
+		}},
 	"dockerfiles.md": {setup: func(f *fixture) {
 		f.file("Dockerfile", "FROM base\nRUN touch /built\n")
 		f.file("web/Dockerfile.dev", "FROM base AS test\nARG VERSION\nRUN --mount=type=secret,id=npmrc "+
@@ -175,6 +181,7 @@ var pages = map[string]page{
 	}, not: map[string]string{
 		"harvest agent --agent scripted": terminal, "harvest agent --continue": terminal,
 		`harvest compare --agents claude,opencode --test "make test" "fix the failing test"`: models,
+		"harvest login claude": providers,
 	}},
 	"snapshots.md": {},
 	"start.md": {quick: true, not: map[string]string{
