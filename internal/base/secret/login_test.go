@@ -192,11 +192,11 @@ func TestFailedLogin(t *testing.T) {
 	if !errors.Is(err, errors.Denied) {
 		t.Errorf("for the gateway of models: %v", err)
 	}
-	if p, _, err := v.Lend(t.Context(), account, "sbx_a", false, "claude"); err != nil ||
+	if p, _, err := v.Lend(t.Context(), account, "sbx_a", secret.Bound, "claude"); err != nil ||
 		p["CLAUDE_CODE_OAUTH_TOKEN"] != held {
 		t.Errorf("a sandbox without the need for a value: %v", err)
 	}
-	if _, _, err := v.Lend(t.Context(), account, "sbx_b", true, "claude"); !errors.Is(err, errors.Denied) {
+	if _, _, err := v.Lend(t.Context(), account, "sbx_b", secret.Revealed, "claude"); !errors.Is(err, errors.Denied) {
 		t.Errorf("a sandbox that gets the value: %v", err)
 	}
 	s, err := v.Get(t.Context(), account, "claude")
