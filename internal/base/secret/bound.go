@@ -104,16 +104,16 @@ func (v *Vault) Credentials(ctx context.Context, account string, names ...string
 	return all, nil
 }
 
-// pairs returns a secret with its values. v.mu is held.
+// pairs returns a secret with its values, which are not older than the record. v.mu is held.
 func (v *Vault) pairs(ctx context.Context, account, name string) (Record, Pairs, error) {
-	p, err := v.reveal(ctx, account, name)
+	rec, err := v.opts.Store.Get(ctx, account, name)
+	if errors.Is(err, errors.NotFound) {
+		rec, err = Record{Account: account, Name: name}, nil // perhaps of the environment
+	}
 	if err != nil {
 		return Record{}, nil, err
 	}
-	rec, err := v.opts.Store.Get(ctx, account, name)
-	if errors.Is(err, errors.NotFound) {
-		return Record{Account: account, Name: name}, p, nil // of the environment
-	}
+	p, err := v.reveal(ctx, account, name)
 	return rec, p, err
 }
 
