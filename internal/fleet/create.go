@@ -92,16 +92,22 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (record.Sandbo
 // admit checks quotas and the name, and records the sandbox, in one atomic step.
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
 	created, eng := f.now(), isolated(f, p.Isolation)
+	borrows := p.Borrows && f.opts.Secrets != nil && eng.Capabilities().Intercept
+	if p.PerTurn && !borrows {
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
+			"the engine %s cannot lend credentials for a turn", eng.Name()), "use another engine, or credentials for the session")
+	}
 	e := f.newEntry(record.Sandbox{
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal,
-		Borrows: p.Borrows && f.opts.Secrets != nil && eng.Capabilities().Intercept, Network: p.Network, Ports: p.Ports,
+		Borrows: borrows, PerTurn: p.PerTurn, Network: p.Network, Ports: p.Ports,
 		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
 		IdleTimeoutSeconds: p.Idle.Seconds(),
 		Stages:             []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.ReservedCPU, p.ReservedMemory)
+	e.loan.LendNow(true) // until its creator says otherwise
 	if ctx.Err() != nil {
 		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")
 	}

@@ -24,6 +24,11 @@ func borrower(f *Fleet, e *entry) lending.Sandbox {
 			defer f.mu.Unlock()
 			return slices.Clone(e.record.LentHosts)
 		},
+		PerTurn: func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return e.record.PerTurn
+		},
 		Report: func(u record.Use) { used(f, e, u) },
 		End: func(u record.Use) {
 			f.tasks.Go(func() {
@@ -62,6 +67,17 @@ func Lend(ctx context.Context, f *Fleet, account, ref string, all []secret.Crede
 	}
 	e.loan.Give(all)
 	return f.putInForce(ctx, e, box)
+}
+
+// LendNow lets a sandbox whose credentials are lent per turn use them, or ends that. A server that finds the sandbox
+// later begins with the end.
+func LendNow(f *Fleet, id string, now bool) {
+	f.mu.Lock()
+	e := f.live[id]
+	f.mu.Unlock()
+	if e != nil {
+		e.loan.LendNow(now)
+	}
 }
 
 // used publishes the use of a credential, and logs it.

@@ -170,6 +170,7 @@ func (r *runner) hold(ctx context.Context) error {
 				"wait until its turn is done, or stop it")
 		}
 		r.held = true
+		lendCredentials(r)
 		return nil
 	})
 }

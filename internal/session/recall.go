@@ -101,6 +101,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 	if req.Subdir == "" {
 		req.Subdir = old.Subdir
 	}
+	req.PerTurn = req.PerTurn || old.PerTurn
 	if req.GitSecret == "" {
 		req.GitSecret = old.GitSecret
 	}

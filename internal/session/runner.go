@@ -188,6 +188,7 @@ func (r *runner) loop(ctx context.Context) {
 			r.watch(ctx)
 		}
 		r.advance(ctx)
+		lendCredentials(r)
 	}
 	r.finish(ctx)
 }
@@ -351,6 +352,15 @@ func (r *runner) advance(ctx context.Context) {
 // makeCurrent makes m the current turn.
 func (r *runner) makeCurrent(m *records.Message) {
 	r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = m, time.Now(), time.Now(), time.Time{}, "", true
+	lendCredentials(r)
+}
+
+// lendCredentials lets the sandbox of a session with credentials per turn use them while it is prepared, and while a turn
+// or an operation on the repository is under way. Otherwise it ends that.
+func lendCredentials(r *runner) {
+	if s := r.session(); s.PerTurn && s.SandboxID != "" {
+		fleet.LendNow(r.m.opts.Fleet, s.SandboxID, !r.ready || r.current != nil || r.held)
+	}
 }
 
 // read converts a line to events, and all further lines that are available.

@@ -28,6 +28,7 @@ type Request struct {
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
 	// host, credentials.None means no credentials.
 	GitSecret string
+	PerTurn   bool             // lend credentials only while a turn or an operation on the repository is under way
 	Agent     string           // "" means the Manager's default
 	Model     string           // "" means the agent's default
 	Prompt    string           // the first one; "" for none yet

@@ -21,6 +21,7 @@ type Credential struct {
 	Placeholder string
 	Value       config.Secret
 	Binding     binding.Binding
+	Withheld    string // why it may not be used now: what follows "the secret NAME" in a sentence; "" if it may
 	// Renew returns the value of a login whose access token has ended or is about to, or an error with a text for
 	// users. It is nil if Value is current.
 	Renew func(ctx context.Context) (config.Secret, error)

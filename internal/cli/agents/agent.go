@@ -211,6 +211,8 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
 	flags.StringVar(&req.GitSecret, "git-secret", "",
 		"secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
+	flags.StringVar(&req.Credentials, "credentials", "",
+		"when the sandbox may use lent credentials: session, or turn, only while the agent works (default: session)")
 }
 
 // send sends the commits of a directory ahead of the session, and shows the progress.

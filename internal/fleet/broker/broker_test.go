@@ -382,7 +382,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestChangesHoldAtOnce checks that a new value, and the removal of a credential, hold for the next request of an open
+// TestChangesHoldAtOnce checks that a new value, a loan that is interrupted, and the removal of a credential hold for the next request of an open
 // connection.
 func TestChangesHoldAtOnce(t *testing.T) {
 	t.Parallel()
@@ -400,6 +400,18 @@ func TestChangesHoldAtOnce(t *testing.T) {
 	w.mu.Unlock()
 	if _, got := ask(); !strings.Contains(got, "another-value") {
 		t.Errorf("after a change: got %q", got)
+	}
+	w.mu.Lock()
+	w.credentials[0].Withheld = "is lent at other times"
+	w.mu.Unlock()
+	if status, got := ask(); status != 403 || !strings.Contains(got, "the secret example is lent at other times") {
+		t.Errorf("while it is withheld: got %d %q", status, got)
+	}
+	w.mu.Lock()
+	w.credentials[0].Binding.Places[0].Inject = binding.Inject{Form: binding.Bearer}
+	w.mu.Unlock()
+	if status, got := get(t, c, "GET", "https://"+host+"/", nil); status != 200 || strings.Contains(got, "another") {
+		t.Errorf("without a placeholder, while it is withheld: got %d %q", status, got)
 	}
 	w.mu.Lock()
 	w.credentials = nil

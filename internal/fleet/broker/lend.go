@@ -85,6 +85,9 @@ func renew(r *http.Request, c *Credential) *refusal {
 // forbids returns why a credential may not be used for a request, or "".
 func (e *exchange) forbids(c Credential, r *http.Request) string {
 	s := e.s
+	if c.Withheld != "" {
+		return "the secret " + c.Secret + " " + c.Withheld
+	}
 	if _, ok := c.Binding.Place(s.host.Name, s.port, !s.secure()); !ok {
 		where := s.host.Name
 		if !s.secure() {

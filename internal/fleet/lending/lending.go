@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -44,6 +45,7 @@ type Sandbox struct {
 	Account string           // owner of the secrets
 	Lent    func() []string  // names of the secrets of which it has placeholders
 	Hosts   func() []string  // servers of the credentials that were given, also by an earlier server
+	PerTurn func() bool      // credentials may be used only while LendNow says so
 	Report  func(record.Use) // takes note of a use
 	End     func(record.Use) // ends the sandbox, because of a use that a binding forbids
 }
@@ -55,6 +57,7 @@ type Borrower struct {
 
 	given chan struct{} // closed by the first Give
 	uses  *uses
+	now   atomic.Bool // the sandbox may use its credentials, if they are lent per turn
 
 	mu       sync.Mutex
 	followed engine.Interceptor  // guarded by mu; that was followed last
@@ -116,8 +119,17 @@ func (b *Borrower) credentials(ctx context.Context) ([]broker.Credential, error)
 		return nil, err
 	}
 	lent, err := b.lent(ctx)
-	return slices.Concat(given, lent), err
+	all := slices.Concat(given, lent)
+	if b.sandbox.PerTurn() && !b.now.Load() {
+		for i := range all {
+			all[i].Withheld = "is lent only while the agent answers a prompt"
+		}
+	}
+	return all, err
 }
+
+// LendNow lets the sandbox use its credentials, or ends that, if they are lent per turn.
+func (b *Borrower) LendNow(now bool) { b.now.Store(now) }
 
 // Hosts returns the servers to intercept, as engine.Network names them: none if no secret of the sandbox is bound. A
 // server with TLS is intercepted without it, too, so that placeholders in plain requests are refused.

@@ -43,7 +43,7 @@ func borrower(t *testing.T, places ...string) (*lending.Borrower, *secret.Vault)
 		tasks.Wait()
 	})
 	return lending.New(ctx, v, &tasks).Of(lending.Sandbox{ID: "sbx", Account: account,
-		Hosts: func() []string { return nil }, Lent: func() []string {
+		Hosts: func() []string { return nil }, PerTurn: func() bool { return false }, Lent: func() []string {
 			return []string{"api"}
 		}}), v
 }

@@ -41,7 +41,7 @@ func TestNotes(t *testing.T) {
 	server := lending.New(ctx, vault, &tasks)
 	lent := []string{"api"}
 	b := server.Of(lending.Sandbox{ID: "sbx_1", Account: "acme", Lent: func() []string { return lent },
-		Hosts: func() []string { return nil }})
+		Hosts: func() []string { return nil }, PerTurn: func() bool { return false }})
 	allow := func(hosts ...string) engine.Network { return engine.Network{Mode: engine.NetworkAllow, Allow: hosts} }
 	for name, c := range map[string]struct {
 		network engine.Network

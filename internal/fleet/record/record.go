@@ -37,6 +37,8 @@ type Sandbox struct {
 	Notes []string `json:"notes,omitempty"`
 	// Borrows means that the sandbox may be lent credentials while it runs.
 	Borrows bool `json:"borrows,omitempty"`
+	// PerTurn means that it may use credentials only while fleet.LendNow says so.
+	PerTurn bool `json:"per_turn,omitempty"`
 	// LentHosts are the servers of the credentials that it was lent, as engine.Network names them.
 	LentHosts []string `json:"lent_hosts,omitempty"`
 	// Lent are those of Secrets of which the sandbox has placeholders.
@@ -202,7 +204,7 @@ func Internal(account string) bool { return account == BuildAccount || account =
 // environment are not part of it: names are unique, and the environment is in no record.
 func (s Sandbox) Again(rules spec.Rules) spec.Request {
 	req := spec.Request{
-		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows,
+		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows, PerTurn: s.PerTurn,
 		Withhold: s.Withheld,
 		Ports:    s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
 		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,

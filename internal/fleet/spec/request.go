@@ -27,7 +27,9 @@ type Request struct {
 	// Reveal gives commands the values of bound secrets. Otherwise they have placeholders.
 	Reveal bool `json:"reveal_secrets,omitempty"`
 	// Borrows prepares the sandbox for credentials that fleet.Lend lends it while it runs.
-	Borrows  bool    `json:"-"`
+	Borrows bool `json:"-"`
+	// PerTurn lends them only while LendNow says so.
+	PerTurn  bool    `json:"-"`
 	Workdir  string  `json:"workdir,omitempty"` // absolute
 	User     string  `json:"user,omitempty"`    // name or uid, either with ":group"
 	Hostname string  `json:"hostname,omitempty"`

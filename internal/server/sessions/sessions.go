@@ -140,6 +140,14 @@ func Decode(data []byte) (in session.Request, err error) {
 	if req.Author != nil {
 		in.Author = workspace.Author(*req.Author)
 	}
+	switch req.Credentials {
+	case "", "session":
+	case "turn":
+		in.PerTurn = true
+	default:
+		return in, errors.Remedy(errors.Newf(errors.Invalid, "invalid credentials: %.80q", req.Credentials),
+			"use session or turn")
+	}
 	if len(req.Sandbox) > 0 {
 		in.Sandbox, err = spec.Decode(req.Sandbox)
 	}

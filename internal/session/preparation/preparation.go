@@ -49,6 +49,7 @@ type Session struct {
 	Repos       []workspace.Repository
 	Given       workspace.Given // input of a new session
 	Logins      credentials.Request
+	PerTurn     bool // lend credentials per turn
 }
 
 // Result is the result of a preparation.
@@ -147,7 +148,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 		req.Tags = map[string]string{}
 	}
 	req.Tags[Tag] = p.s.ID
-	req.Withhold = p.Models.Withheld()
+	req.Withhold, req.PerTurn = p.Models.Withheld(), p.s.PerTurn
 	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
 	// sandbox if it is still ending: after that its files are known.
 	old, err := p.Fleet.List(ctx, p.s.Account, record.Filter{Tags: map[string]string{Tag: p.s.ID}})

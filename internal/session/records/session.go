@@ -38,6 +38,8 @@ type Session struct {
 	Repos []workspace.Repository `json:"repositories,omitempty"`
 	// GitSecret is the secret with git's credentials; "" means the first that has some.
 	GitSecret string `json:"git_secret,omitempty"`
+	// PerTurn lends the sandbox credentials only while a turn or an operation on the repository is under way.
+	PerTurn bool `json:"per_turn,omitempty"`
 	// Continues is the session whose files and conversation this one started with.
 	Continues string `json:"continues,omitempty"`
 
