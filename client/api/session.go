@@ -61,8 +61,8 @@ type SessionRequest struct {
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the
 	// repository's host, "none" means no credentials.
 	GitSecret string `json:"git_secret,omitempty"`
-	// Credentials says when the sandbox may use credentials that the server lends it: "session", the default, or "turn",
-	// only while the agent works on a turn, or the server on the repository.
+	// Credentials says when the sandbox may use credentials that the server lends it: "session", the default, or
+	// "turn", only while the agent works on a turn, or the server on the repository.
 	Credentials string `json:"credentials,omitempty"`
 	// Bundle is the output of `git bundle create`: the repository is cloned from it, and repo is only its origin. A
 	// bundle of more than a few MiB is uploaded first, and BundleID names it.

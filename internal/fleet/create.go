@@ -95,7 +95,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	borrows := p.Borrows && f.opts.Secrets != nil && eng.Capabilities().Intercept
 	if p.PerTurn && !borrows {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
-			"the engine %s cannot lend credentials for a turn", eng.Name()), "use another engine, or credentials for the session")
+			"the engine %s cannot lend credentials for a turn", eng.Name()),
+			"use another engine, or credentials for the session")
 	}
 	e := f.newEntry(record.Sandbox{
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,

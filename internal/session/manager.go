@@ -246,7 +246,8 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, text.Title(req.Prompt)), Agent: name,
 		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
-		GitSecret: req.GitSecret, PerTurn: req.PerTurn, Author: author, Approval: req.Approval, Limits: req.Limits, Status: records.Creating,
+		GitSecret: req.GitSecret, PerTurn: req.PerTurn, Author: author, Approval: req.Approval, Limits: req.Limits,
+		Status:  records.Creating,
 		Created: now, Active: now, MCP: req.MCP, Sandbox: preparation.Request(req.Sandbox, m.imageFor(name),
 			volumes.Memory(repos[0])),
 	}, nil

@@ -85,8 +85,8 @@ func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Reques
 		MCP                                                                []byte
 		Sandbox                                                            spec.Request
 		Secrets                                                            []secret.Secret // a changed secret is another kind
-	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, string(s.Approval), s.PerTurn, s.Author,
-		s.MCP, box, secrets})
+	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, string(s.Approval), s.PerTurn,
+		s.Author, s.MCP, box, secrets})
 	if err != nil {
 		logf.Errorf(ctx, "the kind of a session: %v", err)
 		return key, false

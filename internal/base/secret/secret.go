@@ -99,8 +99,8 @@ type Store interface {
 	List(ctx context.Context, account string) ([]Record, error)
 	// Delete removes a record. NotFound if there is none.
 	Delete(ctx context.Context, account, name string) error
-	// Swap replaces Sealed and Login of a record, and nothing else, if its Login is still that of old. It reports whether
-	// it did: not for a record that is gone, or has no Login.
+	// Swap replaces Sealed and Login of a record, and nothing else, if its Login is still that of old. It reports
+	// whether it did: not for a record that is gone, or has no Login.
 	Swap(ctx context.Context, old, changed Record) (bool, error)
 	// Used notes when a secret was used last. It does nothing if there is no such record.
 	Used(ctx context.Context, account, name string, at time.Time) error

@@ -382,8 +382,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestChangesHoldAtOnce checks that a new value, a loan that is interrupted, and the removal of a credential hold for the next request of an open
-// connection.
+// TestChangesHoldAtOnce checks that a new value, a loan that is interrupted, and the removal of a credential hold for
+// the next request of an open connection.
 func TestChangesHoldAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bound(t, host))

@@ -204,9 +204,8 @@ func Internal(account string) bool { return account == BuildAccount || account =
 // environment are not part of it: names are unique, and the environment is in no record.
 func (s Sandbox) Again(rules spec.Rules) spec.Request {
 	req := spec.Request{
-		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows, PerTurn: s.PerTurn,
-		Withhold: s.Withheld,
-		Ports:    s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
+		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows,
+		PerTurn: s.PerTurn, Withhold: s.Withheld, Ports: s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
 		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 		Processes: s.Limits.Processes, Files: s.Limits.Files,
 		VolumeFiles:        min(s.Limits.VolumeFiles, rules.Defaults.VolumeFiles),
