@@ -3,7 +3,6 @@
 package credentials
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -13,17 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/internal/base/authority"
@@ -44,8 +38,8 @@ var hosts = []string{gitHost, npmHost, pipHost, apiHost, oldHost, filesHost, oth
 // with the usual ports.
 type world struct {
 	*host.Host
+	*host.Network
 	t     *testing.T
-	netns *os.File
 	signs *authority.Authority
 	repos *host.Git // of git.test
 
@@ -65,107 +59,39 @@ type request struct {
 // newWorld starts the network, the hosts, and a server of Harvest with the secrets.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	testenv.Root(t)
 	w := &world{t: t, requests: map[string][]request{}, large: map[string][]byte{}, accepted: apiToken}
 	var err error
 	if w.signs, err = authority.New("the authority of the test", authority.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	holder := w.hold(dir)
+	resolv := filepath.Join(dir, "resolv.conf")
+	testenv.WriteFile(t, resolv, []byte("nameserver 127.0.0.1\n"))
+	var addresses []string
+	for i := range hosts {
+		addresses = append(addresses, address(i))
+	}
+	w.Network = host.NewNetwork(t, resolv, addresses...)
 	w.serveNames()
 	for i, name := range hosts {
 		w.serve(name, address(i))
 	}
 	w.Host = host.NewClients(t)
+	w.Hold(w.Host)
 	testenv.WriteFile(t, filepath.Join(dir, "ca.pem"), []byte(w.signs.PEM()))
-	bin := filepath.Join(dir, "bin")
-	program, _, _ := strings.Cut(w.Env.Getenv("PATH"), ":")
-	testenv.WriteFile(t, filepath.Join(bin, "harvest"), fmt.Appendf(nil, `#!/bin/sh
-exec nsenter -t %d -n -m -- sh -c 'cd "$0" && exec %s/harvest "$@"' "$PWD" "$@"
-`, holder, program))
-	if err := os.Chmod(filepath.Join(bin, "harvest"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.Env.Setenv("PATH", bin+":"+w.Env.Getenv("PATH"))
 	w.Env.Setenv("SSL_CERT_FILE", filepath.Join(dir, "ca.pem"))
 	w.Env.Setenv("HARVEST_ISOLATION_ALLOWED", "gvisor,container")
 	return w
 }
 
-// hold makes the network and a file system with its own resolv.conf. They last until the test ends. It returns the
-// process that holds them.
-func (w *world) hold(dir string) int {
-	w.t.Helper()
-	conf := filepath.Join(dir, "resolv.conf")
-	testenv.WriteFile(w.t, conf, []byte("nameserver 127.0.0.1\n"))
-	script := "set -e; mount --bind " + conf + " /etc/resolv.conf; ip link set lo up\n"
-	for i := range hosts {
-		script += "ip address add " + address(i) + "/32 dev lo\n"
-	}
-	cmd := exec.CommandContext(context.WithoutCancel(w.t.Context()), testenv.RequireTool(w.t, "unshare", "util-linux"),
-		"--net", "--mount", "--propagation", "private", "sh", "-c", script+"echo ready; exec cat")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		_ = in.Close() // which ends it
-		_ = cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		w.t.Fatalf("make a network: %q, %v", line, err)
-	}
-	if w.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = w.netns.Close() })
-	return cmd.Process.Pid
-}
-
 // address returns the address of the host with an index.
 func address(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
-
-// inside calls f in the network.
-func (w *world) inside(f func() error) {
-	w.t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked, so that the thread ends
-		err := unix.Setns(int(w.netns.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// listen listens in the network.
-func (w *world) listen(addr string, port int) (l net.Listener) {
-	w.t.Helper()
-	w.inside(func() (err error) {
-		l, err = net.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
-		return err
-	})
-	return l
-}
 
 // serveNames answers lookups of the hosts.
 func (w *world) serveNames() {
 	w.t.Helper()
 	var conn net.PacketConn
-	w.inside(func() (err error) {
+	w.Inside(func() (err error) {
 		conn, err = net.ListenPacket("udp", "127.0.0.1:53")
 		return err
 	})
@@ -227,7 +153,7 @@ func (w *world) serve(name, addr string) {
 	for port, secure := range map[int]bool{443: true, 80: false} {
 		s := &http.Server{Handler: recorded, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0),
 			TLSConfig: &tls.Config{Certificates: []tls.Certificate{*pair}}}
-		l := w.listen(addr, port)
+		l := w.Listen(addr, port)
 		if secure {
 			go func() { _ = s.ServeTLS(l, "", "") }()
 		} else {

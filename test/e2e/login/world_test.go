@@ -3,24 +3,17 @@
 package login
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/test/host"
 	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
@@ -39,8 +32,8 @@ const life = 4 * time.Second
 // world is a network of its own, in which a server of Harvest and the providers run.
 type world struct {
 	*host.Host
+	*host.Network
 	t     *testing.T
-	netns *os.File
 	model *modeltest.Stub
 	at    map[string]*oauthtest.Server // by provider
 
@@ -50,80 +43,24 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	testenv.Root(t)
-	w := &world{t: t, model: modeltest.New(t, host.ModelKey), at: map[string]*oauthtest.Server{}}
-	holder := w.hold()
+	w := &world{Network: host.NewNetwork(t, "", address), t: t, model: modeltest.New(t, host.ModelKey),
+		at: map[string]*oauthtest.Server{}}
 	var settings []string
 	for i, name := range []string{"claude", "codex"} {
-		w.at[name] = oauthtest.Serve(t, w.listen(8081+i))
+		w.at[name] = oauthtest.Serve(t, w.Listen(address, 8081+i))
 		w.at[name].Life = life
 		settings = append(settings, w.at[name].Settings(name)...)
 	}
 	w.at["claude"].Prefix, w.at["codex"].Prefix = "sk-ant-oat01-", "jwt"
-	l := w.listen(8080)
+	l := w.Listen(address, 8080)
 	served := &http.Server{Handler: http.HandlerFunc(w.serve)}
 	go func() { _ = served.Serve(l) }()
 	t.Cleanup(func() { _ = served.Close() })
 	w.Host = host.NewCLI(t, w.model)
 	w.Env.Setenv("ANTHROPIC_API_KEY", "")
-	bin := t.TempDir()
-	program, _, _ := strings.Cut(w.Env.Getenv("PATH"), ":")
-	testenv.WriteFile(t, filepath.Join(bin, "harvest"), fmt.Appendf(nil, `#!/bin/sh
-exec nsenter -t %d -n -m -- sh -c 'cd "$0" && exec %s/harvest "$@"' "$PWD" "$@"
-`, holder, program))
-	if err := os.Chmod(filepath.Join(bin, "harvest"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.Env.Setenv("PATH", bin+":"+w.Env.Getenv("PATH"))
+	w.Hold(w.Host)
 	w.Env.Setenv("HARVEST_LOGINS_PROVIDERS", strings.Join(settings, ","))
 	return w
-}
-
-// hold makes the network. It lasts until the test ends. It returns the process that holds it.
-func (w *world) hold() int {
-	w.t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(w.t.Context()), testenv.RequireTool(w.t, "unshare", "util-linux"),
-		"--net", "--mount", "--propagation", "private", "sh", "-c",
-		"set -e; ip link set lo up; ip address add "+address+"/32 dev lo; echo ready; exec cat")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	out, piped := cmd.StdoutPipe()
-	if err = errors.Join(err, piped); err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		_ = in.Close() // which ends it
-		_ = cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		w.t.Fatalf("make a network: %q, %v", line, err)
-	}
-	if w.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = w.netns.Close() })
-	return cmd.Process.Pid
-}
-
-// listen listens in the network.
-func (w *world) listen(port int) (l net.Listener) {
-	w.t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked, so that the thread ends
-		err := unix.Setns(int(w.netns.Fd()), unix.CLONE_NEWNET)
-		if err == nil {
-			l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", address, port))
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		w.t.Fatal(err)
-	}
-	return l
 }
 
 // serve is the API of both providers. It accepts access tokens that are valid now.
