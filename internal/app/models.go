@@ -26,7 +26,7 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 		Upstream:        cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
 		BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
 		Credential: func(ctx context.Context, account string, names []string) (model.Credential, error) {
-			found, err := secrets.Find(ctx, account, names, model.Keys())
+			_, found, err := secrets.Find(ctx, account, names, model.Keys())
 			if err != nil {
 				return model.Credential{}, err
 			}

@@ -23,7 +23,8 @@ const refreshRepoKind = "refresh-repo"
 // openRepos opens the registered repositories.
 func (a *App) openRepos(ctx context.Context, db *store.DB, eng engine.Engine) (err error) {
 	a.repos, err = repo.Open(ctx, repo.Options{
-		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Check: workspace.CheckRepo,
+		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Secrets: a.secrets,
+		Check: workspace.CheckRepo,
 		Added: a.scheduleRepo,
 		Removed: func(ctx context.Context, r repo.Repo) error {
 			err := a.schedules.Delete(ctx, r.Account, repoJob(r))

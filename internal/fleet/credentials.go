@@ -69,6 +69,48 @@ func Lend(ctx context.Context, f *Fleet, account, ref string, all []secret.Crede
 	return f.putInForce(ctx, e, box)
 }
 
+// LendSecret lends a running sandbox one more secret of its account, and returns what its programs may have of it:
+// placeholders if it is bound to hosts or of a known service, otherwise the values. A sandbox that does not borrow has
+// nothing of a bound secret that it was not created with. Kinds: those of Lend, without Unsupported.
+func LendSecret(ctx context.Context, f *Fleet, account, ref, name string) (secret.Pairs, error) {
+	if err := f.begin(); err != nil {
+		return nil, err
+	}
+	defer f.tasks.Done()
+	e, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	e.network.Lock()
+	defer e.network.Unlock()
+	sb := f.current(e)
+	terms := secret.Bound
+	if sb.Borrows && !sb.Reveal {
+		terms = secret.Brokered
+	}
+	held, bound, err := f.opts.Secrets.Held(ctx, sb.Holder(), terms, name)
+	switch {
+	case err == nil && sb.Reveal && slices.Contains(sb.Secrets, name):
+		p, release, err := f.opts.Secrets.Reveal(ctx, sb.Holder(), name)
+		if err == nil {
+			release() // the sandbox's loan hides them
+		}
+		return p, err
+	case err != nil || !bound || slices.Contains(sb.Lent, name):
+		return held, err
+	case terms == secret.Bound:
+		return nil, nil
+	}
+	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		sb.Lent = append(slices.Clone(sb.Lent), name)
+		return sb.RequireStatus(record.Running)
+	}); err != nil {
+		return nil, err
+	}
+	return held, f.putInForce(ctx, e, box)
+}
+
 // LendNow lets a sandbox whose credentials are lent per turn use them, or ends that. A server that finds the sandbox
 // later begins with the end.
 func LendNow(f *Fleet, id string, now bool) {

@@ -9,6 +9,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) buildSecrets(ctx context.Context, p *recipe, def *pb.Image) err
 		return err
 	}
 	for _, name := range names {
-		if _, bound, err := s.opts.Secrets.Held(ctx, callerOf(ctx).Account, name); err != nil || bound {
+		if _, bound, err := s.opts.Secrets.Held(ctx, callerOf(ctx).Account, secret.Bound, name); err != nil || bound {
 			return errors.Join(err, errors.Remedy(errors.Newf(errors.Unsupported,
 				"the secret %q is bound to hosts, and cannot be used in builds", name), "build with another secret"))
 		}

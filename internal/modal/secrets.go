@@ -144,7 +144,7 @@ func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.Se
 	take := func(id string) error {
 		pairs, name, err := s.pairs(ctx, account, id)
 		if err == nil && name != "" {
-			pairs, _, err = s.opts.Secrets.Held(ctx, account, name)
+			pairs, _, err = s.opts.Secrets.Held(ctx, account, secret.Bound, name)
 		}
 		maps.Copy(env, pairs)
 		if name != "" && !slices.Contains(names, name) {

@@ -207,8 +207,8 @@ var rows = []row{
 	{"session", []string{"base/event", "base/mcp", "base/secret", "engine/volume", "fleet", "fleet/commands",
 		"fleet/record", "fleet/spec", "session/..."},
 		"session uses contracts; let app name the concrete agents"},
-	{"session/repo", []string{"base/account", "base/event", "fleet", "fleet/record", "fleet/spec", "image",
-		"session/git", "session/repo/..."}, "repo builds images through fleet"},
+	{"session/repo", []string{"base/account", "base/binding", "base/config", "base/event", "base/secret", "fleet",
+		"fleet/record", "fleet/spec", "image", "session/git", "session/repo/..."}, "repo builds images through fleet"},
 	{"session/repo/failure", []string{"fleet/commands"}, "it reads the output of a step"},
 	{"session/repo/python", nil, "it compares versions"},
 

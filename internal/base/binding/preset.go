@@ -33,9 +33,11 @@ var presets = map[string]preset{
 		"*.githubusercontent.com", "npm.pkg.github.com bearer", "ghcr.io basic x-access-token"}},
 	"gitlab":      {[]string{"GITLAB_TOKEN"}, []string{"gitlab.com basic oauth2", "registry.gitlab.com"}},
 	"huggingface": {[]string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}, []string{"huggingface.co bearer"}},
+	"linear":      {[]string{"LINEAR_API_KEY"}, []string{"api.linear.app", "mcp.linear.app bearer"}},
 	"npm":         {[]string{"NPM_TOKEN", "NODE_AUTH_TOKEN"}, []string{"*.npmjs.org bearer"}},
 	"openai":      {[]string{"OPENAI_API_KEY"}, []string{"api.openai.com bearer"}},
 	"openrouter":  {[]string{"OPENROUTER_API_KEY"}, []string{"openrouter.ai bearer"}},
+	"sentry":      {[]string{"SENTRY_AUTH_TOKEN"}, []string{"sentry.io bearer", "*.sentry.io bearer"}},
 	"pypi":        {[]string{"PYPI_TOKEN", "TWINE_PASSWORD"}, []string{"upload.pypi.org basic __token__"}},
 	"dockerhub":   {[]string{"DOCKERHUB_TOKEN"}, []string{"auth.docker.io", "registry-1.docker.io", "hub.docker.com"}},
 }

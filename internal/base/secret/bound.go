@@ -45,7 +45,30 @@ func (r Record) bindingOf(p Pairs, terms Terms) *binding.Binding {
 	if b, ok := binding.Of(slices.Collect(maps.Keys(p))); ok {
 		return &b
 	}
-	return nil
+	return p.gitBinding()
+}
+
+// gitBinding returns the binding of a token for a git server that p itself names; nil if it names none, or has values
+// for something else.
+func (p Pairs) gitBinding() *binding.Binding {
+	names, keys := []string{p["GIT_HOST"]}, []string{"GIT_TOKEN", "GIT_PASSWORD"}
+	if hub := p["GITHUB_HOST"]; hub != "" {
+		names, keys = []string{hub, "api." + hub}, githubKeys
+	}
+	var to binding.Binding
+	for _, name := range names {
+		var place binding.Place
+		if err := place.Host.UnmarshalText([]byte(name)); err != nil {
+			return nil
+		}
+		to.Places = append(to.Places, place)
+	}
+	for key := range p {
+		if !isPlain(key) && !slices.Contains(keys, key) {
+			return nil
+		}
+	}
+	return &to
 }
 
 // bind changes the binding of a record with the pairs p: nil keeps it, and one without places removes it. Pairs that

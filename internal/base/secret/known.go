@@ -3,7 +3,6 @@ package secret
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -203,35 +202,11 @@ func (p Pairs) Git(host string) (Git, bool) {
 }
 
 // Find returns the first secret, of those that are named or, if none of them has it, of all of the account by name,
-// that has one of the keys; nil if none has. Logins come after other secrets.
-func (v *Vault) Find(ctx context.Context, account string, named, keys []string) (Pairs, error) {
-	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) { return v.reveal(ctx, account, name) })
-}
-
-// FindLent is Find for a sandbox that has placeholders of the secrets named in lent: of these it finds the
-// placeholders. It finds no other secret that is bound to hosts.
-func (v *Vault) FindLent(ctx context.Context, account string, named, keys, lent []string) (Pairs, error) {
-	return v.find(ctx, account, named, keys, func(name string) (Pairs, error) {
-		rec, p, err := v.pairs(ctx, account, name)
-		if err != nil || !slices.Contains(lent, name) {
-			if rec.Binding != nil {
-				p = nil
-			}
-			return p, err
-		}
-		held, err := v.placeholders(ctx, rec, p)
-		all := maps.Clone(p)
-		maps.Copy(all, held)
-		return all, err
-	})
-}
-
-// find is Find with a function that returns a secret while v.mu is held.
-func (v *Vault) find(ctx context.Context, account string, named, keys []string,
-	get func(name string) (Pairs, error)) (Pairs, error) {
+// that has one of the keys; no name and nil if none has. Logins come after other secrets.
+func (v *Vault) Find(ctx context.Context, account string, named, keys []string) (found string, p Pairs, err error) {
 	all, err := v.List(ctx, account)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	names := slices.Clone(named)
 	slices.SortStableFunc(all, func(a, b Secret) int { return cmp.Compare(kindOf(a), kindOf(b)) })
@@ -242,24 +217,24 @@ func (v *Vault) find(ctx context.Context, account string, named, keys []string,
 	}
 	for _, name := range names {
 		if err := v.current(ctx, account, name); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		v.mu.Lock()
-		p, err := get(name)
+		p, err := v.reveal(ctx, account, name)
 		v.mu.Unlock()
 		if errors.Is(err, errors.NotFound) {
 			continue // deleted meanwhile
 		}
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		for _, key := range keys {
 			if p[key] != "" {
-				return p, nil
+				return name, p, nil
 			}
 		}
 	}
-	return nil, nil
+	return "", nil, nil
 }
 
 // kindOf orders secrets for Find.

@@ -51,12 +51,12 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, terms Terms,
 	return p, bound, nil
 }
 
-// Held returns the pairs of a secret as sandboxes have them: with placeholders in place of the values if it is bound,
-// which bound reports. NotFound: the secret does not exist.
-func (v *Vault) Held(ctx context.Context, account, name string) (p Pairs, bound bool, err error) {
+// Held returns the pairs of a secret as borrowers on terms have them, other than Revealed: with placeholders in place of
+// the values if it is bound, which bound reports. NotFound: the secret does not exist.
+func (v *Vault) Held(ctx context.Context, account string, terms Terms, name string) (p Pairs, bound bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	p, names, err := v.withPlaceholders(ctx, account, Bound, []string{name})
+	p, names, err := v.withPlaceholders(ctx, account, terms, []string{name})
 	return p, len(names) > 0, err
 }
 

@@ -188,7 +188,7 @@ func TestFailedLogin(t *testing.T) {
 		}
 		v = h.open(t)
 	}
-	_, err := v.Find(t.Context(), account, nil, []string{"CLAUDE_CODE_OAUTH_TOKEN"})
+	_, _, err := v.Find(t.Context(), account, nil, []string{"CLAUDE_CODE_OAUTH_TOKEN"})
 	if !errors.Is(err, errors.Denied) {
 		t.Errorf("for the gateway of models: %v", err)
 	}

@@ -690,7 +690,7 @@ func TestFind(t *testing.T) {
 		{[]string{"empty"}, []string{"KEY"}, "of-a-123"},
 		{nil, []string{"ODD"}, ""},
 	} {
-		p, err := v.Find(t.Context(), account, c.named, c.keys)
+		_, p, err := v.Find(t.Context(), account, c.named, c.keys)
 		if got := p["KEY"] + p["SECOND"]; err != nil || got != c.want {
 			t.Errorf("%v %v: %q, %v", c.named, c.keys, got, err)
 		}

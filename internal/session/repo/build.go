@@ -39,6 +39,7 @@ type attempt struct {
 
 	box    string // sandbox ID; "" without one
 	ids    string // uid:gid of its user
+	token  string // for the repository's server, as the sandbox has it; "" if the sandbox's environment has it
 	asRoot bool   // a step ran as root
 }
 
@@ -69,8 +70,15 @@ func (a *attempt) create(ctx context.Context, img string) (string, error) {
 	req.Tags[tagRepo] = a.repo.ID
 	req.TimeoutSeconds = (a.repo.Recipe.limit() + outlive).Seconds()
 	req.IdleTimeoutSeconds = 0
+	token, err := a.withhold(ctx, &req)
+	if err != nil {
+		return "", err
+	}
 	sb, err := a.m.opts.Fleet.Create(ctx, a.repo.Account, req)
-	return sb.ID, err
+	if err != nil {
+		return "", err
+	}
+	return sb.ID, a.lend(ctx, sb, token)
 }
 
 // end destroys a sandbox, even if ctx has ended.
@@ -371,7 +379,7 @@ func (a *attempt) step(ctx context.Context, s step) error {
 			user, a.asRoot = "0:0", true
 		}
 		x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, a.box, fleet.ExecRequest{
-			Args: []string{"/bin/sh", "-ec", s.command}, Workdir: path.Join(a.repo.Dir, s.dir), Env: stepEnv,
+			Args: []string{"/bin/sh", "-ec", s.command}, Workdir: path.Join(a.repo.Dir, s.dir), Env: a.env(stepEnv),
 			User: user, Stdout: a.log, Stderr: a.log, Timeout: a.repo.Recipe.limit(),
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/ids"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/tasks"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
@@ -25,6 +26,7 @@ type Options struct {
 	Images  image.Builder
 	Journal *event.Journal
 	Store   Store
+	Secrets *secret.Vault // with those that recipes name; nil for none
 	// Check returns the directory to which sandboxes clone a repository, or an error if its address or branch is
 	// invalid.
 	Check func(url, branch string) (dir string, err error)

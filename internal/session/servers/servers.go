@@ -53,21 +53,17 @@ type Config struct {
 // Write writes the configuration of the servers into the sandbox. If a server of the repository is invalid, the other
 // servers are used. On an error, the result has only Invalid.
 func (src Source) Write(ctx context.Context, c agent.MCPConfigurer) (Config, error) {
-	sb, err := src.Sandbox.Fleet.Get(ctx, src.Sandbox.Account, src.Sandbox.ID)
-	if err != nil {
-		return Config{}, err
-	}
-	values := map[string]string{}
+	secrets := map[string]string{} // names, by key
 	known := mcp.Enabled(mcp.Servers(), func(key string) bool {
 		if src.Secrets == nil {
 			return false
 		}
-		found, err := src.Secrets.FindLent(ctx, src.Sandbox.Account, src.Names, []string{key}, sb.Lent)
+		name, _, err := src.Secrets.Find(ctx, src.Sandbox.Account, src.Names, []string{key})
 		if err != nil {
 			logf.Errorf(ctx, "look for %s: %v", key, err)
 		}
-		values[key] = found[key]
-		return values[key] != ""
+		secrets[key] = name
+		return name != ""
 	})
 	params := []string{src.Dir}
 	for _, server := range known {
@@ -85,6 +81,10 @@ func (src Source) Write(ctx context.Context, c agent.MCPConfigurer) (Config, err
 	servers := slices.DeleteFunc(known, func(server mcp.Server) bool {
 		return slices.ContainsFunc(filesOf(server), func(f string) bool { return !slices.Contains(files, f) })
 	})
+	servers, values, err := src.lend(ctx, servers, secrets)
+	if err != nil {
+		return Config{}, err
+	}
 	servers, env, err := src.hideKeys(ctx, servers, values)
 	if err != nil {
 		return Config{}, err
@@ -112,6 +112,27 @@ func (src Source) Write(ctx context.Context, c agent.MCPConfigurer) (Config, err
 		return Config{Invalid: invalid}, err
 	}
 	return Config{File: path.Join(configDir, configFile), Env: env, Invalid: invalid}, nil
+}
+
+// lend lends the sandbox the secrets of servers, and returns what it has of them by key, without the servers whose
+// secrets stay outside.
+func (src Source) lend(ctx context.Context, servers []mcp.Server, secrets map[string]string) (out []mcp.Server,
+	values map[string]string, err error) {
+	values = map[string]string{}
+	for _, s := range servers {
+		if s.Secret != "" {
+			held, err := fleet.LendSecret(ctx, src.Sandbox.Fleet, src.Sandbox.Account, src.Sandbox.ID, secrets[s.Secret])
+			if errors.Is(err, errors.NotFound) || err == nil && held[s.Secret] == "" {
+				continue
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			values[s.Secret] = held[s.Secret]
+		}
+		out = append(out, s)
+	}
+	return out, values, nil
 }
 
 // withKeys runs a command with the environment variables of a file.

@@ -49,6 +49,10 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	h := host.NewAgent(t)
 	h.Env.Setenv("ANTHROPIC_BASE_URL", stub.URL)
 	h.Env.Setenv("ANTHROPIC_API_KEY", host.ModelKey)
+	const key = "canary-7d1f40c2a9e35b68"
+	h.Env.Setenv("GEMINI_API_KEY", key)
+	h.Must("secret", "set", "research", "GEMINI_API_KEY") // which the session is not given
+	h.Env.Setenv("GEMINI_API_KEY", "")
 	dir := h.Project()
 	host.RunGit(t, dir, "remote", "add", "origin", "https://github.com/owner/project")
 	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false",
@@ -61,7 +65,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	for _, e := range events {
 		switch e.Type {
 		case "message.sent":
-			if len(ready) != 4 {
+			if len(ready) != 5 {
 				t.Errorf("the prompt was sent when %v were ready", ready)
 			}
 		case "mcp.ready":
@@ -78,7 +82,8 @@ func TestServersOfTheAgentImage(t *testing.T) {
 			called++
 		}
 	}
-	if called != len(calls) || !ready["memory"] || !ready["filesystem"] || !ready["playwright"] || !ready["devtools"] {
+	if called != len(calls) || !ready["memory"] || !ready["filesystem"] || !ready["playwright"] || !ready["devtools"] ||
+		!ready["gemini"] {
 		t.Errorf("%d calls, servers %v", called, ready)
 	}
 	if done := last(t, events, "done"); done.Failed || done.Text != "All four have answered." {
@@ -87,6 +92,11 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	if missing := missingTools(stub, "[four]", "mcp__memory__", "mcp__filesystem__", "mcp__playwright__",
 		"mcp__devtools__"); len(missing) > 0 {
 		t.Errorf("the first request with the prompt has no tools %v", missing)
+	}
+	held := h.Must("sandbox", "exec", "--user", "root", h.Box(), "--", "sh", "-c",
+		"cat /dev/shm/harvest-mcp/gemini; grep -rl "+key[:12]+" /dev/shm /tmp /workspace || echo none")
+	if !strings.Contains(held, "GEMINI_API_KEY=") || strings.Contains(held, key) || !strings.HasSuffix(strings.TrimSpace(held), "none") {
+		t.Errorf("the server has %s", held)
 	}
 	h.Has(t, "+written by a server", "diff", h.Session())
 	h.Has(t, "it is tall", "memory", "get", "owner/project")
