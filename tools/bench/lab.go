@@ -15,6 +15,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/app/programs"
+	"github.com/RelevanceAI/harvest/internal/base/authority"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
@@ -45,8 +47,11 @@ type lab struct {
 	programs programs.Programs
 	engine   *gvisor.Engine
 	db       *store.DB
+	vault    *secret.Vault
 	fleet    *fleet.Fleet // the current one
 	warm     int          // its pool
+
+	authority *authority.Authority // of the servers of rows
 
 	runc, runsc *oci
 	closers     []func(context.Context) error
@@ -91,6 +96,9 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	l.then(func(context.Context) error { return l.db.Close() })
+	if err := l.openVault(ctx); err != nil {
+		return err
+	}
 	if l.programs, err = programs.Unpack(filepath.Join(l.dir, "bin")); err != nil {
 		return err
 	}
@@ -153,7 +161,7 @@ func (l *lab) use(ctx context.Context, warm int) error {
 		kinds = append(kinds, engine.Container)
 	}
 	f, err := fleet.Open(ctx, fleet.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
-		Isolations: kinds, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
+		Isolations: kinds, Secrets: l.vault, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err == nil {
 		l.fleet, l.warm = f, warm
 	}

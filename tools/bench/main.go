@@ -48,6 +48,7 @@ var rows = []row{
 	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
+	{"credentials", "a connection to a host that a secret is bound to, beside one to an unbound host", benchCredentials},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
 	{"P9", "a volume to S3 and back: 15,000 files, nothing changed, 1 % changed, one large file", benchSync},
 	{"P10",

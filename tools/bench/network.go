@@ -180,7 +180,7 @@ func figure(m *Measure, printed string, err error) (sample, error) {
 	if err != nil {
 		return nil, errors.Errorf("%q is no figure", printed)
 	}
-	if m.Name == withCurl || m.Name == ofFile {
+	if m.Name == withCurl || m.Name == ofFile || m.Name == tlsDownload {
 		v /= 1e6
 	}
 	return sample{m.Name: v}, nil

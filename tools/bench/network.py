@@ -1,5 +1,5 @@
 # What `net` does at either end of a connection: network.py WHAT HOST PORT BYTES. It prints one figure.
-import resource, socket, statistics, sys, time
+import http.client, resource, socket, ssl, statistics, sys, time
 
 what, address, size = sys.argv[1], (sys.argv[2], int(sys.argv[3])), int(sys.argv[4])
 begin = time.perf_counter()
@@ -32,6 +32,15 @@ elif what == "connect":
         begin = time.perf_counter()
         with socket.create_connection(address):
             took.append(time.perf_counter() - begin)
+    print(statistics.median(took) * 1e3)
+elif what == "requests":
+    connection = http.client.HTTPSConnection(*address, context=ssl._create_unverified_context())
+    took = []
+    for _ in range(size):
+        begin = time.perf_counter()
+        connection.request("GET", "/100")
+        connection.getresponse().read()
+        took.append(time.perf_counter() - begin)
     print(statistics.median(took) * 1e3)
 elif what == "hold":
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

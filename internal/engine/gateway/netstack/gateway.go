@@ -339,6 +339,16 @@ func (g *Gateway) outside(addr netip.Addr) netip.Addr {
 	return addr.Unmap()
 }
 
+// inside is the opposite of outside.
+func (g *Gateway) inside(addr netip.Addr) netip.Addr {
+	for _, own := range []netip.Addr{g.o.V4.Gateway, g.o.V6.Gateway} {
+		if addr == g.outside(own) {
+			return own
+		}
+	}
+	return addr
+}
+
 // verdict decides on a connection, and reports a denial.
 func (g *Gateway) verdict(protocol string, addr netip.Addr, port uint16) gateway.Verdict {
 	t := g.target(addr, port)

@@ -148,6 +148,23 @@ func TestConnectionsToBoundHostsAreIntercepted(t *testing.T) {
 	w.expectDenial(t, "tcp", "bound.example", addr["free.example"], "its address is not one of that host")
 }
 
+// TestServersOfThisMachineAreIntercepted checks connections to the gateway's own address, which stands for this machine.
+//
+// mission: 9.1
+func TestServersOfThisMachineAreIntercepted(t *testing.T) {
+	t.Parallel()
+	b, own := &broker{}, netstack.IPv4().Gateway.String()
+	w := newWorld(t, intercepting(t, policy(t, "allow", "127.0.0.1"), own+":443"), b.intercept(t))
+	for _, port := range []string{":443", ":8443"} {
+		w.serve("tcp", "127.0.0.1"+port, hello(t, "server"))
+	}
+	for port, want := range map[string]string{":443": "broker " + own, ":8443": "server"} {
+		if got, err := w.tls(t, own+port, own); got != want || err != nil {
+			t.Errorf("TLS to %s: got %q, %v, want %q", port, got, err, want)
+		}
+	}
+}
+
 // TestInterceptedThroughAProxy checks that CONNECT to a bound host is intercepted, and that a request for it on a
 // connection that has served others is refused.
 func TestInterceptedThroughAProxy(t *testing.T) {
