@@ -121,7 +121,7 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
-	f.lending = lending.New(f.ctx, opts.Secrets, &f.tasks)
+	f.lending = lending.New(f.ctx, opts.Secrets, &f.tasks, opts.Roots)
 	f.lending.Notify(func(account, name string) { rebind(f, account, name) })
 	f.leftovers = leftover.New(f.ctx, opts.Engine, &f.tasks)
 	f.transfers = &transfer.Server{S3: opts.S3, Mounts: opts.Mounts, Context: f.ctx, Tasks: &f.tasks, Now: f.now}

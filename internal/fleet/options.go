@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"crypto/x509"
 	"runtime"
 	"time"
 
@@ -24,6 +25,8 @@ type Options struct {
 	Isolations []string
 	// Secrets stores the secrets that Request.Secrets names. nil: requests with secrets are refused as Unsupported.
 	Secrets *secret.Vault
+	// Roots are the authorities of hosts that get the values of bound secrets. nil: those of this machine.
+	Roots *x509.CertPool
 	// S3 serves Request.S3. nil: requests with S3 are refused as Unsupported.
 	S3 transfer.Syncer
 	// Mounts serves Request.S3 with Mount, for engines without mounts of their own. nil: such requests are refused as

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,27 +33,9 @@ const (
 	tokenValue = "value-of-the-token"
 )
 
-// trusted makes this process trust an authority in addition to those of the machine. It does so before the first use of
-// them.
-func trusted(dir string) (*authority.Authority, error) {
-	a, err := authority.New("benchmark", authority.Limits{})
-	if err != nil {
-		return nil, err
-	}
-	bundle, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
-	if err != nil {
-		return nil, errors.Wrapf(err, "read the authorities of this machine")
-	}
-	name := filepath.Join(dir, "authorities.pem")
-	if err := os.WriteFile(name, append(bundle, a.PEM()...), 0o600); err != nil {
-		return nil, errors.Wrapf(err, "write authorities")
-	}
-	return a, os.Setenv("SSL_CERT_FILE", name)
-}
-
 // openVault opens the secrets of the lab, with an authority for the servers of rows.
 func (l *lab) openVault(ctx context.Context) (err error) {
-	if l.authority, err = trusted(l.dir); err != nil {
+	if l.authority, err = authority.New("benchmark", authority.Limits{}); err != nil {
 		return err
 	}
 	l.vault, err = secret.Open(ctx, secret.Options{Store: l.db.Secrets(), KeyFile: filepath.Join(l.dir, "secret.key")})
@@ -83,10 +64,11 @@ func benchCredentials(ctx context.Context, l *lab, r *recorder) (err error) {
 			return errors.Wrapf(err, "serve a host")
 		}
 		defer listener.Close()
-		s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		count := func(w http.ResponseWriter, req *http.Request) {
 			lent[strings.Count(req.Header.Get("Authorization"), tokenValue)].Add(1)
 			download(w, req)
-		})}
+		}
+		s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(count)}
 		go func() { _ = s.Serve(listener) }()
 		if _, ports[name], err = net.SplitHostPort(listener.Addr().String()); err != nil {
 			return errors.Wrapf(err, "serve a host")
@@ -127,7 +109,8 @@ func benchCredentials(ctx context.Context, l *lab, r *recorder) (err error) {
 		}})
 	}
 	n := r.count(2, 10)
-	err = errors.Join(r.turns(ctx, n, []*Measure{speed}, sides[0]...), r.turns(ctx, n, []*Measure{requests}, sides[1]...))
+	err = errors.Join(r.turns(ctx, n, []*Measure{speed}, sides[0]...),
+		r.turns(ctx, n, []*Measure{requests}, sides[1]...))
 	r.check("half of the requests have the value", lent[0].Load() == lent[1].Load() && lent[1].Load() > 0,
 		fmt.Sprintf("%d without it, %d with it", lent[0].Load(), lent[1].Load()))
 	added := r.measure(tlsAdded, "ms")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"maps"
@@ -160,8 +161,10 @@ func (l *lab) use(ctx context.Context, warm int) error {
 	if _, l.noContainers = l.engine.Containers(); l.noContainers == nil {
 		kinds = append(kinds, engine.Container)
 	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(l.authority.PEM()))
 	f, err := fleet.Open(ctx, fleet.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
-		Isolations: kinds, Secrets: l.vault, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
+		Isolations: kinds, Secrets: l.vault, Roots: roots, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err == nil {
 		l.fleet, l.warm = f, warm
 	}

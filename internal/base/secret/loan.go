@@ -51,8 +51,8 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, terms Terms,
 	return p, bound, nil
 }
 
-// Held returns the pairs of a secret as borrowers on terms have them, other than Revealed: with placeholders in place of
-// the values if it is bound, which bound reports. NotFound: the secret does not exist.
+// Held returns the pairs of a secret as borrowers on terms have them, other than Revealed: with placeholders in place
+// of the values if it is bound, which bound reports. NotFound: the secret does not exist.
 func (v *Vault) Held(ctx context.Context, account string, terms Terms, name string) (p Pairs, bound bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

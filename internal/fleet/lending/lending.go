@@ -4,6 +4,7 @@ package lending
 
 import (
 	"context"
+	"crypto/x509"
 	"maps"
 	"net"
 	"slices"
@@ -29,9 +30,9 @@ type Server struct {
 }
 
 // New returns a server that works until the end of ctx, and counts its goroutines in tasks. secrets may be nil: then
-// nothing is lent.
-func New(ctx context.Context, secrets *secret.Vault, tasks *sync.WaitGroup) *Server {
-	s := &Server{secrets: secrets, broker: broker.New(ctx, broker.Options{}), ctx: ctx, tasks: tasks}
+// nothing is lent. roots are the authorities of hosts; nil means those of this machine.
+func New(ctx context.Context, secrets *secret.Vault, tasks *sync.WaitGroup, roots *x509.CertPool) *Server {
+	s := &Server{secrets: secrets, broker: broker.New(ctx, broker.Options{Roots: roots}), ctx: ctx, tasks: tasks}
 	tasks.Go(func() {
 		<-ctx.Done()
 		_ = s.broker.Close()

@@ -42,7 +42,7 @@ func borrower(t *testing.T, places ...string) (*lending.Borrower, *secret.Vault)
 		cancel()
 		tasks.Wait()
 	})
-	return lending.New(ctx, v, &tasks).Of(lending.Sandbox{ID: "sbx", Account: account,
+	return lending.New(ctx, v, &tasks, nil).Of(lending.Sandbox{ID: "sbx", Account: account,
 		Hosts: func() []string { return nil }, PerTurn: func() bool { return false }, Lent: func() []string {
 			return []string{"api"}
 		}}), v

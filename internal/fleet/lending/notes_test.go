@@ -38,7 +38,7 @@ func TestNotes(t *testing.T) {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer cancel()
-	server := lending.New(ctx, vault, &tasks)
+	server := lending.New(ctx, vault, &tasks, nil)
 	lent := []string{"api"}
 	b := server.Of(lending.Sandbox{ID: "sbx_1", Account: "acme", Lent: func() []string { return lent },
 		Hosts: func() []string { return nil }, PerTurn: func() bool { return false }})

@@ -121,7 +121,8 @@ func (src Source) lend(ctx context.Context, servers []mcp.Server, secrets map[st
 	values = map[string]string{}
 	for _, s := range servers {
 		if s.Secret != "" {
-			held, err := fleet.LendSecret(ctx, src.Sandbox.Fleet, src.Sandbox.Account, src.Sandbox.ID, secrets[s.Secret])
+			held, err := fleet.LendSecret(ctx, src.Sandbox.Fleet, src.Sandbox.Account, src.Sandbox.ID,
+				secrets[s.Secret])
 			if errors.Is(err, errors.NotFound) || err == nil && held[s.Secret] == "" {
 				continue
 			}

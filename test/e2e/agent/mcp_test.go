@@ -95,7 +95,8 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	}
 	held := h.Must("sandbox", "exec", "--user", "root", h.Box(), "--", "sh", "-c",
 		"cat /dev/shm/harvest-mcp/gemini; grep -rl "+key[:12]+" /dev/shm /tmp /workspace || echo none")
-	if !strings.Contains(held, "GEMINI_API_KEY=") || strings.Contains(held, key) || !strings.HasSuffix(strings.TrimSpace(held), "none") {
+	if !strings.Contains(held, "GEMINI_API_KEY=") || strings.Contains(held, key) ||
+		!strings.HasSuffix(strings.TrimSpace(held), "none") {
 		t.Errorf("the server has %s", held)
 	}
 	h.Has(t, "+written by a server", "diff", h.Session())

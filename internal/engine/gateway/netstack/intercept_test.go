@@ -148,7 +148,8 @@ func TestConnectionsToBoundHostsAreIntercepted(t *testing.T) {
 	w.expectDenial(t, "tcp", "bound.example", addr["free.example"], "its address is not one of that host")
 }
 
-// TestServersOfThisMachineAreIntercepted checks connections to the gateway's own address, which stands for this machine.
+// TestServersOfThisMachineAreIntercepted checks connections to the gateway's own address, which stands for this
+// machine.
 //
 // mission: 9.1
 func TestServersOfThisMachineAreIntercepted(t *testing.T) {
