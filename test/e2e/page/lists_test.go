@@ -39,9 +39,25 @@ func TestPageLists(t *testing.T) {
 	b.fill("Secret", "anthropic")
 	b.fill("Variable", "OTHER_KEY")
 	b.fill("Value", "s3cr3t-value")
+	b.fill("Only for the host", "github")
 	b.click(".of-secrets button", "Set")
 	b.sees(".of-secrets .chip", "OTHER_KEY")
+	b.sees(".of-secrets td", "github.com, api.github.com")
+	b.sees(".of-secrets td", "not logged in")
 	checked("secrets")
+	b.click(".of-secrets button", "Hosts")
+	b.until(`document.querySelector('dialog textarea').value.startsWith('github.com basic x-access-token\napi.github.com bearer\n')`)
+	b.fill("Hosts", "*.example.org header X-Key")
+	b.click("dialog button", "Save")
+	b.sees(".of-secrets td", "*.example.org")
+	if got := h.Must("secret", "ls", "-o", "json"); !strings.Contains(got, `"inject": "header X-Key"`) {
+		t.Errorf("the secret is bound to %s", got)
+	}
+	b.click(".of-secrets button", "Log in")
+	b.sees("dialog a", "Open the page of the provider")
+	b.accessible("a login")
+	b.picture("login")
+	b.click("dialog button", "Cancel")
 	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, "s3cr3t-value") {
 		t.Error("the page has a secret's value")
 	}
