@@ -62,7 +62,7 @@ export async function open(body, { sandbox, failed }) {
 
   const uses = [];
   function showUses() {
-    refill(used, table('Used credentials', ['Request', 'Secret', 'Result', 'Time', 'Count'], [...uses].reverse().map((u) => [h('code', null, `${u.method} ${u.host}${u.path}`), u.secret, u.refused || String(u.status ?? 'no answer'), when(u.time), String(u.count ?? 1)]), 'No request had the value of a secret.'));
+    refill(used, table('Used credentials', ['Request', 'Secret', 'Result', 'Time', 'Count'], [...uses].reverse().map((u) => [h('code', null, `${u.method} ${u.host}${u.path}`.trim()), u.secret, u.refused || String(u.status ?? 'no answer'), when(u.time), String(u.count ?? 1)]), 'No request had the value of a secret.'));
   }
   const unfollow = follow(`v1/events?stream=${id}&tail=${mostEvents}`, {
     event: (name, e) => {

@@ -81,7 +81,7 @@ func eventLine(e api.Event) string {
 		words = append(words, d.Denial.Protocol, strings.TrimSpace(d.Denial.Domain+" "+d.Denial.Address)+":",
 			d.Denial.Reason)
 	case d.Use != nil:
-		words = append(words, d.Use.Secret, d.Use.Method, d.Use.Host+d.Use.Path)
+		words = append(words, d.Use.Secret, strings.TrimSpace(d.Use.Method+" "+d.Use.Host+d.Use.Path))
 		if d.Use.Status != 0 {
 			words = append(words, fmt.Sprint(d.Use.Status))
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -52,7 +53,35 @@ func (s *session) serve() {
 		s.b.queue.put(s)
 		return
 	}
-	s.b.queue.put(tls.Server(s, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.configure}))
+	secured := tls.Server(s, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.configure})
+	ctx, cancel := context.WithTimeout(s.b.ctx, headTime)
+	err := secured.HandshakeContext(ctx)
+	cancel()
+	if err != nil {
+		s.distrusted(err)
+		_ = s.Close()
+		return
+	}
+	s.b.queue.put(secured)
+}
+
+// distrusted reports the end of a handshake, if the client does not accept the certificate.
+func (s *session) distrusted(err error) {
+	var alert *net.OpError
+	if !errors.As(err, &alert) || alert.Op != "remote error" || !strings.Contains(alert.Err.Error(), "certificate") {
+		return
+	}
+	all, err := s.sandbox.Credentials(s.b.ctx)
+	if err != nil {
+		logf.Warnf(s.b.ctx, "credentials of sandbox %s: %v", s.sandbox.ID, err)
+	}
+	for _, c := range all {
+		if _, ok := c.Binding.Place(s.host.Name, s.port, false); ok {
+			s.sandbox.Report(Use{Time: time.Now(), Secret: c.Secret, Key: c.Key, Host: s.host.Name,
+				Refused: "the client does not accept the certificate of the sandbox's own authority: let it trust " +
+					"the file in SSL_CERT_FILE, or give the sandbox the value with --reveal"})
+		}
+	}
 }
 
 // Close ends the connection and those to the host. It implements net.Conn.
