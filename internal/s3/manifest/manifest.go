@@ -60,8 +60,11 @@ type Record struct {
 	// Sec and Nsec are the time of an entry if ModTime cannot hold it: before 1678 and after 2262.
 	Sec  int64 `cbor:"17,keyasint,omitempty"`
 	Nsec int32 `cbor:"18,keyasint,omitempty"`
+	// Unknown is the metadata that is only assumed. Older versions take it for known.
+	Unknown tree.Facts `cbor:"19,keyasint,omitempty"`
 	// For the state on this machine only.
 	Unsent bool   `cbor:"22,keyasint,omitempty"`
+	Unset  bool   `cbor:"23,keyasint,omitempty"`
 	Inode  uint64 `cbor:"20,keyasint,omitempty"`
 	Change int64  `cbor:"21,keyasint,omitempty"`
 }
@@ -104,7 +107,7 @@ func (m *Writer) Add(e *tree.Entry) error {
 func NewRecord(e *tree.Entry, local bool) Record {
 	r := Record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
 		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil,
-		Key: e.Key, ETag: e.ETag}
+		Key: e.Key, ETag: e.ETag, Unknown: e.Unknown}
 	var fits bool
 	if r.ModTime, fits = e.ModTime.UnixNano(); !fits {
 		r.Sec, r.Nsec = e.ModTime.Sec, e.ModTime.Nsec
@@ -119,7 +122,7 @@ func NewRecord(e *tree.Entry, local bool) Record {
 		}
 	}
 	if local {
-		r.Inode, r.Change, r.Unsent = e.Inode, e.Change, e.Unsent
+		r.Inode, r.Change, r.Unsent, r.Unset = e.Inode, e.Change, e.Unsent, e.Unset
 	}
 	return r
 }
@@ -268,7 +271,8 @@ func torn(err error) error {
 func (r *Record) Entry() (*tree.Entry, error) {
 	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID,
 		ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
-		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent}
+		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent, Unset: r.Unset,
+		Unknown: r.Unknown & tree.AllFacts}
 	if r.Sec != 0 {
 		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}
 	}

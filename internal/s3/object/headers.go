@@ -139,8 +139,10 @@ func contentType(name string) string {
 }
 
 // Describe reads mode, owner and time from the headers of an object. It knows the formats of AWS's
-// own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged.
+// own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged. Headers have no
+// attributes.
 func Describe(e *tree.Entry, h http.Header) {
+	e.Unknown &= tree.FactXattrs
 	meta := func(names ...string) string {
 		for _, name := range names {
 			if v := h.Get("X-Amz-Meta-" + name); v != "" {
@@ -156,7 +158,7 @@ func Describe(e *tree.Entry, h http.Header) {
 		e.Mode = mode & 0o7777
 		switch mode & unix.S_IFMT {
 		case unix.S_IFLNK:
-			e.Kind, e.Mode, e.Size = tree.Symlink, 0o777, 0
+			e.Kind, e.Mode, e.Size, e.Unknown = tree.Symlink, 0o777, 0, 0
 		case 0, unix.S_IFREG, unix.S_IFDIR:
 		}
 	}

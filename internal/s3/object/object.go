@@ -124,6 +124,7 @@ func (b *Bucket) DescribeMarker(ctx context.Context, e *tree.Entry) error {
 	if marker.Mode != 0o644 { // the mode of objects without metadata
 		e.Mode = marker.Mode
 	}
+	e.Unknown = 0
 	return nil
 }
 
@@ -362,7 +363,7 @@ func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
 		return nil, err
 	}
 	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: ContentLength(res.Header),
-		ETag: Unquote(res.Header.Get("ETag")), Foreign: true}
+		ETag: Unquote(res.Header.Get("ETag")), Foreign: true, Unknown: tree.AllFacts}
 	if e.Size < 0 {
 		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
 	}

@@ -69,6 +69,8 @@ type Entry struct {
 	Change int64 // nanoseconds since 1970: last change of the inode (ctime)
 	// Unsent means that a sync is to store changed metadata by its manifest only: the bucket has the content.
 	Unsent bool
+	// Unset means that a sync is to set the metadata of a directory at its end.
+	Unset  bool
 	Nlink  uint64
 	blocks int64 // of 512 bytes
 	// foreign entries come from a list of objects; their modes and times must be requested.
@@ -76,6 +78,8 @@ type Entry struct {
 	// blocked is a directory whose key has an object with content. It is not a file and is left as
 	// it is.
 	Blocked bool
+	// Unknown is the metadata that is only assumed. It gives way to that of any machine that has it.
+	Unknown Facts
 }
 
 // SetID are the mode bits that make a program run as a user or group other than that of its caller.
@@ -85,6 +89,77 @@ const SetID = unix.S_ISUID | unix.S_ISGID
 type Extent struct {
 	Offset int64 `cbor:"1,keyasint"`
 	Length int64 `cbor:"2,keyasint"`
+}
+
+// Facts are kinds of metadata.
+type Facts uint8
+
+// The kinds of metadata.
+const (
+	FactMode Facts = 1 << iota
+	FactOwner
+	FactTime
+	FactXattrs
+
+	FactsOfStat = FactMode | FactOwner | FactTime
+	AllFacts    = FactsOfStat | FactXattrs
+)
+
+// Undescribed reports whether an entry is of a list, and the headers of its object have more.
+func (e *Entry) Undescribed() bool { return e.Unknown&FactMode != 0 && e.ETag != "" }
+
+// Learn returns e with the facts that it lacks and from has, an earlier entry of the path.
+func (e *Entry) Learn(from *Entry) *Entry {
+	news := e.Unknown &^ from.Unknown
+	if e.Kind == File && e.ETag != from.ETag {
+		news &= FactXattrs // the headers of the new object have the rest
+	}
+	if news == 0 || e.Kind != from.Kind {
+		return e
+	}
+	out := *e
+	out.Unknown &^= news
+	out.copyFacts(from, news)
+	if news&FactMode != 0 {
+		out.Foreign = false
+	}
+	if e.Kind == Dir && e.ETag == "" {
+		out.Key, out.ETag, out.CRC, out.HasCRC = from.Key, from.ETag, from.CRC, from.HasCRC
+	}
+	return &out
+}
+
+func (e *Entry) copyFacts(from *Entry, which Facts) {
+	if which&FactMode != 0 {
+		e.Mode = from.Mode
+	}
+	if which&FactOwner != 0 {
+		e.UID, e.GID = from.UID, from.GID
+	}
+	if which&FactTime != 0 {
+		e.ModTime = from.ModTime
+	}
+	if which&FactXattrs != 0 {
+		e.Xattrs = from.Xattrs
+	}
+}
+
+// StillUnknown returns the facts that was lacks and in which e does not differ from it, so that nobody has set them.
+func (e *Entry) StillUnknown(was *Entry) Facts {
+	unknown := was.Unknown
+	if e.Mode != was.Mode {
+		unknown &^= FactMode
+	}
+	if e.UID != was.UID || e.GID != was.GID {
+		unknown &^= FactOwner
+	}
+	if e.ModTime != was.ModTime {
+		unknown &^= FactTime
+	}
+	if len(e.Xattrs) > 0 {
+		unknown &^= FactXattrs
+	}
+	return unknown
 }
 
 // MemorySize returns the approximate memory use of the entry, in bytes.
@@ -162,7 +237,7 @@ func (e *Entry) Same(o *Entry) bool {
 // SameRecord reports whether both have the same record in a manifest.
 func (e *Entry) SameRecord(o *Entry) bool {
 	return e.Same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.Foreign &&
-		slices.Equal(e.Extents, o.Extents)
+		e.Unknown == o.Unknown && slices.Equal(e.Extents, o.Extents)
 }
 
 // SameContent ignores metadata. It compares files by size and mtime only.

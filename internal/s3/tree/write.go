@@ -55,14 +55,16 @@ func (t *Tree) Mkdir(path string) (bool, error) {
 	return fresh, err
 }
 
+// NewDirMode is the mode of a new directory: only the owner may enter it until its content is in place.
+const NewDirMode = 0o700
+
 func (t *Tree) mkdir(path string) (bool, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return false, err
 	}
 	defer dir.Close()
-	// Only the owner may enter it until its content is in place.
-	if err := unix.Mkdirat(int(dir.Fd()), name, 0o700); err == nil {
+	if err := unix.Mkdirat(int(dir.Fd()), name, NewDirMode); err == nil {
 		return true, nil
 	} else if !errors.Is(err, unix.EEXIST) {
 		return false, ExplainFile(err)
@@ -410,8 +412,10 @@ func (t *Tree) SetMeta(e *Entry, o Restoring) (*Entry, error) {
 	if got := FromStat(e.Path, &st); got.Kind != e.Kind {
 		return nil, ErrChanged
 	}
-	if err := setXattrs(f, e.Xattrs); err != nil {
-		return nil, err
+	if e.Kind == File { // attributes of directories are not synced
+		if err := setXattrs(f, e.Xattrs); err != nil {
+			return nil, err
+		}
 	}
 	if t.owners && o.Owners && (st.Uid != e.UID || st.Gid != e.GID) {
 		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {

@@ -37,6 +37,9 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		j.out = j.Remote
 		return
 	case r.changeDir(j):
+		if j.marker != nil {
+			j.done = make(chan struct{})
+		}
 		return
 	}
 	switch j.Op {
@@ -95,8 +98,7 @@ func (r *run) changeDir(j *job) bool {
 	case j.Op == plan.Download && j.Remote.Kind == tree.Dir:
 		j.out, j.err = r.makeDir(j)
 	case j.Op == plan.UpdateLocal && j.Remote.Kind == tree.Dir:
-		r.atEnd(j.Remote)
-		j.out = kept(j.Local, j.Remote)
+		j.out = kept(j.Local, r.describedAtEnd(j, j.Remote))
 	case j.Op == plan.DeleteLocal && j.Local.Kind == tree.Dir:
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -114,6 +116,40 @@ func (r *run) atEnd(dir *tree.Entry) {
 	if k := len(r.dirs); k == 0 || r.dirs[k-1] != dir {
 		r.dirs = append(r.dirs, dir)
 	}
+}
+
+// describedAtEnd is atEnd for the directory of a job, of which a list may have shown the object only. It returns the
+// directory.
+func (r *run) describedAtEnd(j *job, dir *tree.Entry) *tree.Entry {
+	if dir.Foreign && !dir.Unmarked() {
+		marker := *dir
+		j.marker, dir = &marker, &marker
+	}
+	r.atEnd(dir)
+	return dir
+}
+
+// describe reads the metadata of a directory from its object, which another program stored, or a sync that has not
+// ended.
+func (r *run) describe(ctx context.Context, j *job) {
+	dir := j.marker
+	j.marker = nil
+	err := r.b.DescribeMarker(ctx, dir)
+	if object.Fatal(err) || ctx.Err() != nil {
+		j.err = err
+		return
+	}
+	if err != nil {
+		r.fail(j.Path, err)
+		return
+	}
+	dir.Foreign = false
+	if j.Op == plan.Download {
+		j.err = describeEarly(r, dir)
+	}
+	out := *dir
+	out.Inode, out.Change = j.out.Inode, j.out.Change
+	j.out = &out
 }
 
 // remember notes the directories above j. Their times change when an entry in them does, and are
@@ -216,14 +252,17 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 		e.Foreign, e.ModTime = false, tree.At(r.start)
 		dir = &e
 	}
-	r.atEnd(dir)
-	if fresh {
-		if err := describeEarly(r, dir); err != nil {
-			return nil, err
-		}
-	}
+	dir = r.describedAtEnd(j, dir)
 	now, err := r.t.Lstat(j.Path)
-	return kept(now, dir), err
+	if err != nil || !fresh {
+		return kept(now, dir), err
+	}
+	made := *kept(now, dir)
+	made.Unset = true
+	if err := r.journal.NoteMade(&made); err != nil {
+		return nil, err
+	}
+	return kept(now, dir), describeEarly(r, dir)
 }
 
 // describeEarly gives a new directory its mode and owner before the end of the sync. If the sync is killed, the next
@@ -294,7 +333,9 @@ func (r *run) elsewhere(j *job) bool {
 // transfer does a worker's part of a job. If a file cannot be stored in a new version, the version
 // gets the file of the previous one.
 func (r *run) transfer(ctx context.Context, j *job) {
-	if j.Op != plan.Skip {
+	if j.marker != nil {
+		r.describe(ctx, j)
+	} else if j.Op != plan.Skip {
 		r.attempt(ctx, j)
 	}
 	if j.err == nil || !r.elsewhere(j) {
@@ -322,6 +363,9 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 		}
 	}
 	if r.changeDir(j) {
+		if j.marker != nil && j.err == nil {
+			r.describe(ctx, j)
+		}
 		return
 	}
 	switch j.Op {
@@ -456,6 +500,7 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
 			return nil, err
 		}
 		now.Path, now.Key = want.Path, want.Key
+		now = now.Learn(want)
 		if !now.SameContent(j.Local) {
 			j.Op = plan.Download
 			return r.download(ctx, &j.Action, j.Path)
@@ -494,10 +539,20 @@ func (r *run) restored(e, now *tree.Entry) *tree.Entry { return r.p.Restored(e, 
 
 // asRestored handles effects of restores, which no plan knows. A directory or link that only lacks
 // attributes which a restore does not set is up to date. A file that an earlier restore left
-// without its setuid and setgid bits gets them if they are restored now.
+// without its setuid and setgid bits gets them if they are restored now. A directory that an interrupted sync made gets
+// its metadata.
 func (r *run) asRestored(j *job) {
 	l, rem := j.Local, j.Remote
-	if r.o.Direction == plan.Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.Foreign || !r.concerns(l, rem) {
+	if r.o.Direction == plan.Up || l == nil || rem == nil || l.Kind != rem.Kind || !r.concerns(l, rem) {
+		return
+	}
+	if j.Base != nil && j.Base.Unset { // an interrupted sync made the directory
+		if j.Op == plan.Keep {
+			j.Op = plan.UpdateLocal
+		}
+		return
+	}
+	if rem.Foreign {
 		return
 	}
 	switch {
@@ -522,7 +577,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		err := r.still(&j.Action)
 		if err == nil {
-			_, err = r.linkTo(j)
+			err = r.linkTo(j)
 		}
 		if err != nil {
 			// If its other name could not be restored, the file has its own object.
@@ -588,12 +643,17 @@ func (r *run) finishLocal(ctx context.Context) error {
 	return r.unsettled.Settle(r.stats.Failed == 0 && r.o.Only == "")
 }
 
-// linkTo makes the path of a job another name of a file.
-func (r *run) linkTo(j *job) (*tree.Entry, error) {
+// linkTo makes the path of a job another name of a file. It completes the record of the path, which the next state has
+// already, in case the sync ends before its manifest is stored.
+func (r *run) linkTo(j *job) error {
 	if now, err := r.t.Lstat(j.Remote.Link); err == nil && now != nil {
 		r.relink(now, nil)
 	}
-	return r.t.Link(j.Remote.Link, j.Path)
+	at, err := r.t.Link(j.Remote.Link, j.Path)
+	if err != nil {
+		return err
+	}
+	return r.journal.NoteMade(kept(at, j.Remote))
 }
 
 // beneathFirst sorts directories so that each comes after those beneath it. Of several with one path, it keeps the

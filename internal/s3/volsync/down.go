@@ -40,7 +40,7 @@ func (r *run) download(ctx context.Context, a *plan.Action, path string) (*tree.
 		return nil, err
 	}
 	now.Path, now.Key = path, a.Remote.Key
-	return r.downloadFile(ctx, now, key, a)
+	return r.downloadFile(ctx, now.Learn(a.Remote), key, a)
 }
 
 // place makes a symbolic link.

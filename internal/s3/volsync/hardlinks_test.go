@@ -2,11 +2,15 @@ package volsync
 
 import (
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/s3/manifest"
 )
 
 // linked makes a file with several names.
@@ -220,5 +224,29 @@ func TestDeletionOfReceivedLink(t *testing.T) {
 		two.both(t)
 		settle(t, one, two)
 		gone(t, direct, "b", one, two)
+	}
+}
+
+// TestDeletedLinkOfOvertakenSync deletes a name of a file while the sync of another machine has made it and has not
+// stored its manifest: the name does not come back.
+// mission: A8, D1
+func TestDeletedLinkOfOvertakenSync(t *testing.T) {
+	t.Parallel()
+	loc := strictLocation(t, &strictServer{})
+	a := between(t, &loc)
+	x, y := twoAt(t, openBucket(t, loc))
+	write(t, x.dir, "f", "content")
+	must(t, os.Link(filepath.Join(x.dir, "f"), filepath.Join(x.dir, "g")))
+	x.both(t)
+	write(t, y.dir, "new", "of the other machine")
+	asks(a, http.MethodPut, manifest.Key, func() {
+		must(t, os.Remove(filepath.Join(x.dir, "g")))
+		x.both(t)
+	})
+	y.both(t)
+	a.reset(nil)
+	settle(t, x, y)
+	if _, err := os.Lstat(filepath.Join(y.dir, "g")); !errors.IsNotExist(err) {
+		t.Errorf("the name came back: %v", err)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/s3"
 	"github.com/RelevanceAI/harvest/internal/s3/manifest"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
@@ -324,4 +325,13 @@ func begun(ctx context.Context, b *object.Bucket, key string) string {
 		}
 	}
 	return ""
+}
+
+// awaitObject waits until a bucket has an object.
+func awaitObject(t *testing.T, b *object.Bucket, key string) {
+	t.Helper()
+	testenv.Eventually(t, "the object is stored", func() bool {
+		_, err := b.Stat(t.Context(), key)
+		return err == nil
+	})
 }

@@ -114,6 +114,7 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 		return nil
 	}
 	r.t.AdoptTime(local, p.Base, rem)
+	rem = r.p.Learn(local, p.Base, rem)
 	read, err := r.look(ctx, local, p.Base, rem)
 	if err != nil {
 		return err

@@ -91,8 +91,13 @@ func (r *run) happened(ctx context.Context, n *state.Journey) (*tree.Entry, erro
 
 // noteSending records that an entry is about to be stored, if it is in the volume.
 func (r *run) noteSending(e *tree.Entry) error {
-	if e.Inode == 0 || e.Kind == tree.Dir || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
+	if e.Inode == 0 || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
 		return nil
+	}
+	if e.Kind == tree.Dir {
+		dir := *e
+		dir.Unsent = true // other machines see its metadata in a manifest only
+		e = &dir
 	}
 	return r.journal.NoteSending(e)
 }

@@ -123,6 +123,7 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
+	now = r.p.Learn(j.Local, j.Base, now)
 	a := plan.Decide(r.p, j.Local, j.Base, now, read)
 	conflict := a.Conflict != ""
 	if j.CopyTo == "" { // otherwise the conflict of the earlier plan has had no effect yet
@@ -186,6 +187,7 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 		if now.Kind = tree.Dir; now.Mode == 0o644 { // the mode of objects without metadata
 			now.Mode = 0o755
 		}
+		now.Unknown = 0
 	}
 	now.Path = j.Path
 	if now.Kind == tree.Symlink {
@@ -328,7 +330,7 @@ func (r *run) mergeHere(j *job) error {
 	if err != nil {
 		return err
 	}
-	at.Target, at.Link, at.Xattrs = have.Target, have.Link, want.Xattrs
+	at.Target, at.Link, at.Xattrs, at.Unknown = have.Target, have.Link, want.Xattrs, want.Unknown
 	j.Local = at
 	return nil
 }

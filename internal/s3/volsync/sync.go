@@ -357,6 +357,8 @@ type job struct {
 	pack *pack.Pack // may hold the file; nil if none
 	// lacks are directories above the path that the volume lacks.
 	lacks *lacking
+	// marker is a directory of the volume whose metadata only the headers of its object have; nil if none or read.
+	marker *tree.Entry
 
 	weight int64 // held of heavy
 }
@@ -543,7 +545,7 @@ func (r *run) apply(ctx context.Context, st *state.State, remote *remote.Content
 				return context.Cause(ctx)
 			}
 			r.atOnce(ctx, j)
-			if j.done != nil && j.Op == plan.Download && j.CopyTo == "" {
+			if j.done != nil && j.Op == plan.Download && j.CopyTo == "" && j.Kind != tree.Dir {
 				p, err := packs.Assign(ctx, j.Remote)
 				if err != nil {
 					return err

@@ -91,7 +91,7 @@ func (r *run) opened(e *tree.Entry) (*os.File, error) {
 		return nil, err
 	}
 	now := tree.FromStat(e.Path, st)
-	now.Link = e.Link
+	now.Link, now.Unknown = e.Link, e.Unknown
 	if r.t.StoredTime(e.ModTime) == now.ModTime {
 		now.ModTime = e.ModTime
 	}
@@ -99,6 +99,9 @@ func (r *run) opened(e *tree.Entry) (*os.File, error) {
 	if err := tree.Details(f, e); err != nil {
 		f.Close()
 		return nil, err
+	}
+	if len(e.Xattrs) > 0 {
+		e.Unknown &^= tree.FactXattrs
 	}
 	return f, nil
 }

@@ -91,6 +91,31 @@ func (p Policy) Restored(e, now *tree.Entry) *tree.Entry {
 	return &out
 }
 
+// Learn gives the volume's entry the facts that its record only assumes, and that nobody has set since, and returns the
+// bucket's entry with the metadata that only the record has. So an assumption of one machine, about a directory that it
+// knows from the keys in it, never replaces the metadata of another one.
+func (p Policy) Learn(local, base, remote *tree.Entry) *tree.Entry {
+	if Known(base) && local != nil && local.Kind == base.Kind {
+		was := p.Restored(base, local)
+		if base.Unset { // an interrupted sync made it
+			local.UID, local.GID, local.ModTime = was.UID, was.GID, was.ModTime
+			if local.Mode == tree.NewDirMode {
+				local.Mode = was.Mode
+			}
+		}
+		local.Unknown = local.StillUnknown(was)
+	}
+	if Known(base) && remote != nil {
+		remote = remote.Learn(base)
+	}
+	if remote != nil && remote.Undescribed() && !remote.Foreign {
+		e := *remote
+		e.Foreign = true
+		remote = &e
+	}
+	return remote
+}
+
 // Merged returns local with the metadata of remote that changed there since base, and not here.
 func (p Policy) Merged(local, base, remote *tree.Entry) *tree.Entry {
 	out, was := *local, p.Restored(base, local)
@@ -108,6 +133,7 @@ func (p Policy) Merged(local, base, remote *tree.Entry) *tree.Entry {
 		out.ModTime = now.ModTime
 	}
 	out.Xattrs = mergedXattrs(local.Xattrs, was.Xattrs, now.Xattrs)
+	out.Unknown = local.Unknown & remote.Unknown
 	return &out
 }
 
@@ -128,6 +154,7 @@ func (p Policy) KeepMeta(e, local, base *tree.Entry) {
 		e.ModTime = local.ModTime
 	}
 	e.Xattrs = mergedXattrs(e.Xattrs, base.Xattrs, local.Xattrs)
+	e.Unknown &= local.Unknown
 }
 
 // mergedXattrs returns mine with the changes that theirs has since base and mine does not have.

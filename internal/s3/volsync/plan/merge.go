@@ -46,8 +46,9 @@ func (p *Sides) Resumed(prefix string) (remote *tree.Entry, unsure bool) {
 	case p.Remote != nil && p.Remote.ETag == p.Base.ETag && p.Remote.Foreign:
 		return p.Base, false
 	case p.Base.Kind == tree.Dir || p.Base.ETag == "":
-		if p.Remote == nil && p.Added {
-			return p.Base, false // no other machine had the entry and could delete it
+		if p.Remote == nil && p.Added && p.Base.Unsent {
+			// Only its object can have shown it to other machines, which may have deleted it.
+			return p.Base, p.Base.ETag != ""
 		}
 		return p.Remote, false
 	case p.List && !p.Base.HiddenUnder(prefix) || p.Remote != nil && p.Remote.ETag == p.Base.ETag:

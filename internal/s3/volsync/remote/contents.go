@@ -235,7 +235,7 @@ func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 				dir := o.Key[:from]
 				open = append(open, dir)
 				path, _ := tree.DecodeKey(dir[:len(dir)-1])
-				e := &tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}
+				e := &tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true, Unknown: tree.FactsOfStat}
 				if dir == o.Key && o.Size > 0 {
 					e.Blocked = true
 				} else if dir == o.Key {
@@ -249,7 +249,7 @@ func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 				continue
 			}
 			if !yield(item{Entry: &tree.Entry{Path: path, Kind: tree.File, Mode: 0o644, Size: o.Size, ETag: o.ETag,
-				ModTime: tree.At(o.Time), Foreign: true}, key: o.Key}, nil) {
+				ModTime: tree.At(o.Time), Foreign: true, Unknown: tree.AllFacts}, key: o.Key}, nil) {
 				return
 			}
 		}

@@ -56,7 +56,7 @@ type step uint8
 const (
 	Sending  step = iota + 1 // about to be stored in the bucket
 	Fetching                 // about to get its name in the volume; its Change is unknown
-	Arrived                  // it has its name; the record is that of Fetching, changed in place
+	Arrived                  // it has its name; the record of a file is that of Fetching, changed in place
 )
 
 // NoteSending records that an entry is about to be stored. The record survives the end of the
@@ -99,6 +99,14 @@ func (j *Journal) NoteArrived(e *tree.Entry) error {
 		err = j.out.patch(at.at+2, []byte{byte(Arrived)}) // after the start of the map and the key of Step
 	}
 	return errors.Wrapf(err, "record a transfer under way")
+}
+
+// NoteMade records a new directory or hard link of the volume.
+func (j *Journal) NoteMade(e *tree.Entry) error {
+	if j == nil {
+		return nil
+	}
+	return j.note(&Journey{Arrived, manifest.NewRecord(e, true)})
 }
 
 // note appends a record.

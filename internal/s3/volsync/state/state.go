@@ -180,7 +180,7 @@ func (s *State) rewriteBefore(fill func(add func(*tree.Entry))) error {
 // anew.
 func (s *State) Read() iter.Seq[plan.Remembered] {
 	return func(yield func(plan.Remembered) bool) {
-		next, stop := iter.Pull2(manifest.ReadFile(s.File(Entries)))
+		next, stop := iter.Pull2(s.complete())
 		defer stop()
 		old, err, more := next()
 		for e, broken := range manifest.ReadFile(s.File(Before)) {
@@ -198,8 +198,8 @@ func (s *State) Read() iter.Seq[plan.Remembered] {
 				if r.Fresh, r.Added = !plan.SameObject(old, e), false; !r.Fresh && !plan.Known(e) {
 					r.Entry = old
 				}
-				if e.Unsent && sameContent(old, e) {
-					r.Entry, r.Fresh = old, false // the change is still to be stored
+				if (e.Unsent || e.Unset) && sameContent(old, e) {
+					r.Entry, r.Fresh = old, false // the change is still to be made
 				}
 				old, err, more = next()
 			}
@@ -209,6 +209,20 @@ func (s *State) Read() iter.Seq[plan.Remembered] {
 		}
 		for more && err == nil && yield(plan.Remembered{Entry: old}) {
 			old, err, more = next()
+		}
+	}
+}
+
+// complete yields the entries of the last complete sync, which has set all metadata.
+func (s *State) complete() iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
+		for e, err := range manifest.ReadFile(s.File(Entries)) {
+			if e != nil {
+				e.Unset = false
+			}
+			if !yield(e, err) {
+				return
+			}
 		}
 	}
 }
@@ -259,9 +273,10 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 		s.apart = true
 	}
 	if mine != nil && mine.Path != "" {
-		if is := failed == nil && unsent(a, mine); is != mine.Unsent {
+		sends, sets := failed == nil && unsent(a, mine), failed == nil && unset(a, mine)
+		if sends != mine.Unsent || sets != mine.Unset {
 			marked := *mine
-			mine, marked.Unsent = &marked, is
+			mine, marked.Unsent, marked.Unset = &marked, sends, sets
 		}
 		if err := s.stateOut.Add(mine); err != nil {
 			return err
@@ -284,10 +299,15 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 }
 
 // unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores
-// its own.
+// its own. That is so for a directory that the manifest lacks.
 func unsent(a *plan.Action, out *tree.Entry) bool {
-	return (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
+	return out.Kind == tree.Dir && a.Was == nil || (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
 		sameContent(a.Base, out) && !plan.SameObject(a.Base, out)
+}
+
+// unset reports whether a directory of the volume gets the metadata of out at the end of the sync.
+func unset(a *plan.Action, out *tree.Entry) bool {
+	return out.Kind == tree.Dir && (a.Op == plan.Download || a.Op == plan.UpdateLocal)
 }
 
 // sameContent reports whether two entries of the bucket can differ in metadata only, and this machine had the older
@@ -349,7 +369,7 @@ func (s *State) Interrupted() bool {
 // state and ends with ErrState.
 func (s *State) Last() iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
-		for e, err := range manifest.ReadFile(s.File(Entries)) {
+		for e, err := range s.complete() {
 			if err != nil {
 				s.forget()
 				yield(nil, errors.Join(ErrState, err))
