@@ -63,10 +63,11 @@ type Record struct {
 	// Unknown is the metadata that is only assumed. Older versions take it for known.
 	Unknown tree.Facts `cbor:"19,keyasint,omitempty"`
 	// For the state on this machine only.
-	Unsent bool   `cbor:"22,keyasint,omitempty"`
-	Unset  bool   `cbor:"23,keyasint,omitempty"`
-	Inode  uint64 `cbor:"20,keyasint,omitempty"`
-	Change int64  `cbor:"21,keyasint,omitempty"`
+	Unsent    bool   `cbor:"22,keyasint,omitempty"`
+	Unset     bool   `cbor:"23,keyasint,omitempty"`
+	Contested bool   `cbor:"24,keyasint,omitempty"`
+	Inode     uint64 `cbor:"20,keyasint,omitempty"`
+	Change    int64  `cbor:"21,keyasint,omitempty"`
 }
 
 // Writer writes a manifest. The caller adds entries in order.
@@ -122,7 +123,7 @@ func NewRecord(e *tree.Entry, local bool) Record {
 		}
 	}
 	if local {
-		r.Inode, r.Change, r.Unsent, r.Unset = e.Inode, e.Change, e.Unsent, e.Unset
+		r.Inode, r.Change, r.Unsent, r.Unset, r.Contested = e.Inode, e.Change, e.Unsent, e.Unset, e.Contested
 	}
 	return r
 }
@@ -271,7 +272,7 @@ func torn(err error) error {
 func (r *Record) Entry() (*tree.Entry, error) {
 	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID,
 		ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
-		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent, Unset: r.Unset,
+		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent, Unset: r.Unset, Contested: r.Contested,
 		Unknown: r.Unknown & tree.AllFacts}
 	if r.Sec != 0 {
 		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}

@@ -70,9 +70,11 @@ type Entry struct {
 	// Unsent means that a sync is to store changed metadata by its manifest only: the bucket has the content.
 	Unsent bool
 	// Unset means that a sync is to set the metadata of a directory at its end.
-	Unset  bool
-	Nlink  uint64
-	blocks int64 // of 512 bytes
+	Unset bool
+	// Contested means that a sync is to store the metadata of a directory over the bucket's, without an earlier record.
+	Contested bool
+	Nlink     uint64
+	blocks    int64 // of 512 bytes
 	// foreign entries come from a list of objects; their modes and times must be requested.
 	Foreign bool
 	// blocked is a directory whose key has an object with content. It is not a file and is left as

@@ -41,6 +41,7 @@ func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents
 		p := plan.Sides{Scanned: l, Remote: rem, List: remote.List}
 		if base != nil {
 			p.Base, p.Fresh, p.Added = base.Entry, base.Fresh, base.Added
+			p.Contest()
 		}
 		if p.Base != nil && r.o.Direction == plan.Both && st.Renounced(p.Base, p.Local()) {
 			p.Renounce()

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
 	"github.com/RelevanceAI/harvest/internal/s3/tree"
+	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/state"
 )
 
@@ -89,15 +90,13 @@ func (r *run) happened(ctx context.Context, n *state.Journey) (*tree.Entry, erro
 	return nil, nil
 }
 
-// noteSending records that an entry is about to be stored, if it is in the volume.
-func (r *run) noteSending(e *tree.Entry) error {
+// noteSending records that the entry of an action is about to be stored, if it is in the volume.
+func (r *run) noteSending(a *plan.Action, e *tree.Entry) error {
 	if e.Inode == 0 || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
 		return nil
 	}
 	if e.Kind == tree.Dir {
-		dir := *e
-		dir.Unsent = true // other machines see its metadata in a manifest only
-		e = &dir
+		e = state.Pending(a, e) // other machines see its metadata in a manifest only
 	}
 	return r.journal.NoteSending(e)
 }

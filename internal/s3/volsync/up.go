@@ -73,7 +73,7 @@ func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, a *plan.Act
 	if err := r.b.KeepHeaders(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
-	if err := r.noteSending(e); err != nil {
+	if err := r.noteSending(a, e); err != nil {
 		return nil, err
 	}
 	if a.Avoid != "" && !object.InParts(a.Avoid) && e.Kind != tree.Dir { // servers refuse parts of a directory

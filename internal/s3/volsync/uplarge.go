@@ -60,7 +60,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e *tree.Entry, a *pla
 		for _, p := range up.Parts {
 			e.CRC = object.CombineCRC(e.CRC, p.Crc, p.Length)
 		}
-		if err = r.noteSending(e); err == nil {
+		if err = r.noteSending(a, e); err == nil {
 			e.ETag, err = r.b.CompleteUpload(ctx, up, e.CRC, c)
 		}
 	}

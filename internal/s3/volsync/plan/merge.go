@@ -28,6 +28,16 @@ func (p *Sides) Local() *tree.Entry {
 // Renounce drops base: an interrupted sync of this machine deleted it, so what either side has now is new.
 func (p *Sides) Renounce() { p.Base, p.Fresh, p.Added, p.Renounced = nil, false, false, true }
 
+// Contest makes the record that an interrupted sync left of a directory one of the bucket's side only, if that sync had
+// no earlier record and the volume still has the directory: then a deletion in the bucket is not newer.
+func (p *Sides) Contest() {
+	if p.Fresh && p.Base.Contested && p.Local() != nil {
+		base := *p.Base
+		base.Inode, base.Change = 0, 0
+		p.Base = &base
+	}
+}
+
 // Aside leaves a path unchanged: the bucket keeps its entry, and this machine keeps its record of
 // it.
 func (p *Sides) Aside(do func(Action) error) error {
@@ -46,7 +56,7 @@ func (p *Sides) Resumed(prefix string) (remote *tree.Entry, unsure bool) {
 	case p.Remote != nil && p.Remote.ETag == p.Base.ETag && p.Remote.Foreign:
 		return p.Base, false
 	case p.Base.Kind == tree.Dir || p.Base.ETag == "":
-		if p.Remote == nil && p.Added && p.Base.Unsent {
+		if p.Remote == nil && p.Added && (p.Base.Unsent || p.Base.Contested) {
 			// Only its object can have shown it to other machines, which may have deleted it.
 			return p.Base, p.Base.ETag != ""
 		}

@@ -273,10 +273,10 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 		s.apart = true
 	}
 	if mine != nil && mine.Path != "" {
-		sends, sets := failed == nil && unsent(a, mine), failed == nil && unset(a, mine)
-		if sends != mine.Unsent || sets != mine.Unset {
-			marked := *mine
-			mine, marked.Unsent, marked.Unset = &marked, sends, sets
+		if failed == nil {
+			mine = Pending(a, mine)
+		} else {
+			mine = marked(mine, false, false, false)
 		}
 		if err := s.stateOut.Add(mine); err != nil {
 			return err
@@ -296,6 +296,27 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 		return nil
 	}
 	return s.out.Add(e)
+}
+
+// Pending returns the entry of an action for the state, with what is to be done until the end of the sync.
+func Pending(a *plan.Action, out *tree.Entry) *tree.Entry {
+	return marked(out, unsent(a, out), unset(a, out), contested(a, out))
+}
+
+func marked(e *tree.Entry, unsent, unset, contested bool) *tree.Entry {
+	if e.Unsent == unsent && e.Unset == unset && e.Contested == contested {
+		return e
+	}
+	out := *e
+	out.Unsent, out.Unset, out.Contested = unsent, unset, contested
+	return &out
+}
+
+// contested reports whether a directory of the volume, of which this machine has no record, replaces the metadata of
+// another machine.
+func contested(a *plan.Action, out *tree.Entry) bool {
+	return out.Kind == tree.Dir && (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && a.Was != nil &&
+		!plan.Known(a.Base)
 }
 
 // unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores
