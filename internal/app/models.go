@@ -22,15 +22,19 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 		return nil, err
 	}
 	return model.New(model.Options{
-		Regional:        transports(rules, model.NewTransport),
-		Upstream:        cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
-		BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
-		Credential: func(ctx context.Context, account string, names []string) (model.Credential, error) {
-			_, found, err := secrets.Find(ctx, account, names, model.Keys())
+		Regional: transports(rules, model.NewTransport),
+		Upstreams: map[model.Provider]string{
+			model.Anthropic: cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
+			model.Bedrock:   os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"),
+		},
+		Key: key,
+		Credential: func(ctx context.Context, account string, names []string,
+			providers []model.Provider) (model.Credential, error) {
+			_, found, err := secrets.Find(ctx, account, names, model.Keys(providers...))
 			if err != nil {
 				return model.Credential{}, err
 			}
-			c, _ := model.Find(found)
+			c, _ := model.Find(found, providers...)
 			return c, nil
 		},
 	})

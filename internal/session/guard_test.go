@@ -58,8 +58,9 @@ func (s settled) Redirects(text []byte) []string { return s.like.Redirects(text)
 func TestSettingsOfRepositoryAreOverridden(t *testing.T) {
 	t.Parallel()
 	const upstream = "http://127.0.0.1:9/ours"
-	gateway, err := model.New(model.Options{Upstream: upstream, Key: []byte("k"),
-		Credential: func(context.Context, string, []string) (model.Credential, error) {
+	gateway, err := model.New(model.Options{
+		Upstreams: map[model.Provider]string{model.Anthropic: upstream}, Key: []byte("k"),
+		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
 			return model.Credential{Kind: model.APIKey, Value: "sk-ant-ours"}, nil
 		}})
 	if err != nil {

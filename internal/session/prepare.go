@@ -38,7 +38,8 @@ func (m *Manager) preparer() preparation.Preparer {
 func (m *Manager) preparation(s records.Session) preparation.Session {
 	return preparation.Session{ID: s.ID, Account: s.Account, Spare: s.Spare, Continues: s.Continues != "",
 		Old: s.SandboxID, Image: m.imageFor(s.Agent), Title: s.Title, Author: s.Author, Request: s.Sandbox,
-		Repos: s.Repositories(), Logins: loginsOf(s), PerTurn: s.PerTurn}
+		Repos: s.Repositories(), Logins: loginsOf(s), PerTurn: s.PerTurn,
+		Agent: m.opts.Agents[s.Agent]}
 }
 
 // prepare applies the result of the preparation.

@@ -62,7 +62,7 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 	}
 	r.resume(ctx, program, &setup)
 	if models.Needed(program) {
-		if setup.Access, err = r.m.models().Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
+		if setup.Access, err = r.m.models().Access(ctx, program, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err
 		}
 		overridden, err := models.Guard(ctx, r.m.in(s.Account, s.SandboxID), program, &setup, s.Dir, setup.Dir)

@@ -195,7 +195,7 @@ var rows = []row{
 	{"session/once", []string{"engine", "fleet", "fleet/commands", "fleet/record", "session/agent", "session/model",
 		"session/models", "session/pipe", "session/shell"}, "it knows no session"},
 	{"session/preparation", []string{"engine/volume", "fleet", "fleet/record", "fleet/spec", "image",
-		"session/credentials", "session/models", "session/records", "session/shell", "session/volumes",
+		"session/agent", "session/credentials", "session/models", "session/records", "session/shell", "session/volumes",
 		"session/workspace"}, "it does the steps; session starts and reports them"},
 	{"session/snapshots", []string{"base/account", "fleet", "fleet/record", "image", "session/preparation",
 		"session/records"}, "it removes files; app knows when"},

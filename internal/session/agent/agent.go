@@ -69,6 +69,21 @@ type Access struct {
 	Region string // of Bedrock
 }
 
+// Provider is a provider of models, whose API a program speaks.
+type Provider string
+
+// The providers.
+const (
+	Anthropic Provider = "anthropic" // or a server with its Messages API
+	Bedrock   Provider = "bedrock"   // Amazon Bedrock
+)
+
+// Speaker is an Agent that does not use Anthropic or Bedrock, or uses other providers, too.
+type Speaker interface {
+	// Speaks returns the providers, at least one. The account's secrets decide which of them the program uses.
+	Speaks() []Provider
+}
+
 // AccessKind determines how a program presents its token.
 type AccessKind string
 

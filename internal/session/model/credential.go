@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/RelevanceAI/harvest/internal/base/config"
 )
 
@@ -9,10 +11,10 @@ type Kind string
 
 // The kinds.
 const (
-	APIKey  Kind = "api_key" // header X-Api-Key
-	Bearer  Kind = "bearer"  // header Authorization, for a gateway of the user
-	OAuth   Kind = "oauth"   // same header, for a subscription: `claude setup-token`
-	Bedrock Kind = "bedrock" // same header, for Amazon Bedrock
+	APIKey     Kind = "api_key" // header X-Api-Key of Anthropic's API
+	Bearer     Kind = "bearer"  // header Authorization, for a gateway of the user
+	OAuth      Kind = "oauth"   // same header, for a subscription: `claude setup-token`
+	BedrockKey Kind = "bedrock" // same header, for Amazon Bedrock
 )
 
 // Credential authenticates at the provider of a model. The zero Credential means that there is
@@ -23,39 +25,67 @@ type Credential struct {
 	Region string // of Bedrock
 }
 
-// sources are the environment variables with credentials, in order of precedence.
-var sources = []struct {
-	key  string
-	kind Kind
-}{
-	{"ANTHROPIC_API_KEY", APIKey},
-	{"ANTHROPIC_AUTH_TOKEN", Bearer},
-	{"CLAUDE_CODE_OAUTH_TOKEN", OAuth},
-	{"AWS_BEARER_TOKEN_BEDROCK", Bedrock},
-	{"AWS_BEDROCK_API_KEY", Bedrock},
+// source is an environment variable with a credential.
+type source struct {
+	key      string
+	kind     Kind
+	provider Provider
+}
+
+// sources are in order of precedence.
+var sources = []source{
+	{"ANTHROPIC_API_KEY", APIKey, Anthropic},
+	{"ANTHROPIC_AUTH_TOKEN", Bearer, Anthropic},
+	{"CLAUDE_CODE_OAUTH_TOKEN", OAuth, Anthropic},
+	{"AWS_BEARER_TOKEN_BEDROCK", BedrockKey, Bedrock},
+	{"AWS_BEDROCK_API_KEY", BedrockKey, Bedrock},
+}
+
+// Default returns the kind of credentials that a provider prefers.
+func Default(p Provider) Kind {
+	for _, s := range sources {
+		if s.provider == p {
+			return s.kind
+		}
+	}
+	return ""
+}
+
+// Provider returns the provider that accepts the credential; "" for the zero Credential.
+func (c Credential) Provider() Provider {
+	for _, s := range sources {
+		if s.kind == c.Kind {
+			return s.provider
+		}
+	}
+	return ""
 }
 
 // defaultRegion is the region of Bedrock if none is set.
 const defaultRegion = "us-east-1"
 
-// Keys returns the names of the environment variables with credentials, in order of precedence.
-func Keys() []string {
+// Keys returns the names of the environment variables with credentials for these providers, in
+// order of precedence.
+func Keys(providers ...Provider) []string {
 	var all []string
 	for _, s := range sources {
-		all = append(all, s.key)
+		if slices.Contains(providers, s.provider) {
+			all = append(all, s.key)
+		}
 	}
 	return all
 }
 
-// Find returns the credential in environment variables; ok is false without one.
-func Find(env map[string]string) (c Credential, ok bool) {
+// Find returns the credential for one of the providers in environment variables. ok is false if
+// there is none.
+func Find(env map[string]string, providers ...Provider) (c Credential, ok bool) {
 	for _, s := range sources {
 		value := env[s.key]
-		if value == "" {
+		if value == "" || !slices.Contains(providers, s.provider) {
 			continue
 		}
 		c = Credential{Kind: s.kind, Value: config.Secret(value)}
-		if c.Kind == Bedrock {
+		if c.Kind == BedrockKey {
 			c.Region = defaultRegion
 			for _, key := range []string{"AWS_DEFAULT_REGION", "AWS_REGION"} {
 				if env[key] != "" {

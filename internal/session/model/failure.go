@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path"
 	"strings"
 	"sync"
 
@@ -129,9 +128,3 @@ func failureIn(data []byte) Failure {
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
-
-// asksModel reports whether a request makes a model answer. Other requests, such as those that count tokens, say
-// nothing about the turn.
-func asksModel(r *http.Request) bool {
-	return r.Method == http.MethodPost && path.Base(r.URL.Path) != "count_tokens"
-}

@@ -12,12 +12,10 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"path"
 	"strings"
 	"time"
 
@@ -28,20 +26,14 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/cause"
 )
 
-// Anthropic is the URL of the provider's own API.
-const Anthropic = "https://api.anthropic.com"
-
 // Options configures a Gateway. Credential and Key are required.
 type Options struct {
-	// Upstream is the base URL of Anthropic's API or a compatible one; "" means Anthropic.
-	Upstream string
-	// BedrockUpstream is the base URL of Amazon Bedrock; "" selects that of the credential's
-	// region.
-	BedrockUpstream string
-	// Credential returns the credential of an account, from the named secrets or else from all
-	// secrets of the account. It returns the zero Credential if neither has one. It is called for
-	// each request, so that a credential can be replaced while agents work.
-	Credential func(ctx context.Context, account string, secrets []string) (Credential, error)
+	// Upstreams are base URLs of APIs that replace those of the providers; "" has no effect.
+	Upstreams map[Provider]string
+	// Credential returns the credential of an account for one of the providers, from the named
+	// secrets or else from all secrets of the account. It returns the zero Credential if neither has
+	// one. It is called for each request, so that a credential can be replaced while agents work.
+	Credential func(ctx context.Context, account string, secrets []string, providers []Provider) (Credential, error)
 	// Key signs the tokens, which are valid while it stays the same.
 	Key []byte
 	// Transport sends the requests to the addresses above; nil selects a transport of the gateway.
@@ -61,14 +53,9 @@ func New(opts Options) (*Gateway, error) {
 	if opts.Credential == nil || len(opts.Key) == 0 {
 		return nil, errors.Errorf("a gateway to models needs credentials and a key")
 	}
-	if opts.Upstream == "" {
-		opts.Upstream = Anthropic
-	}
-	for _, text := range []string{opts.Upstream, opts.BedrockUpstream} {
-		if u, err := url.Parse(text); text != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" ||
-			u.Host == "" || u.User != nil) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the address of the model's API cannot be used"),
-				"write a URL such as %s, without a password", Anthropic)
+	for _, text := range opts.Upstreams {
+		if err := checkURL(text); text != "" && err != nil {
+			return nil, err
 		}
 	}
 	if opts.Transport == nil {
@@ -81,6 +68,16 @@ func New(opts Options) (*Gateway, error) {
 	return &Gateway{opts}, nil
 }
 
+// checkURL returns Invalid if text is not the URL of an API.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "the address of the model's API cannot be used"),
+		"write a URL such as %s, without a password", apis[0].url)
+}
+
 // NewTransport returns a transport for a Gateway under the rules.
 func NewTransport(rules netguard.Rules) http.RoundTripper {
 	return rules.NewTransport(&http.Transport{
@@ -91,8 +88,9 @@ func NewTransport(rules netguard.Rules) http.RoundTripper {
 }
 
 // Credential returns the credential of an account; see Options.
-func (g *Gateway) Credential(ctx context.Context, account string, secrets []string) (Credential, error) {
-	return g.opts.Credential(ctx, account, secrets)
+func (g *Gateway) Credential(ctx context.Context, account string, secrets []string,
+	providers ...Provider) (Credential, error) {
+	return g.opts.Credential(ctx, account, secrets, providers)
 }
 
 // Token returns the token of a session or another id.
@@ -115,13 +113,6 @@ type Grant struct {
 	Answers *Answers
 }
 
-// note records the result of a request.
-func (g Grant) note(r *http.Request, f *Failure) {
-	if g.Answers != nil && asksModel(r) {
-		g.Answers.Note(f)
-	}
-}
-
 // Handler serves the requests from the sandbox of a grant: only those to models, and no other part
 // of their APIs.
 func (g *Gateway) Handler(grant Grant) http.Handler {
@@ -129,90 +120,124 @@ func (g *Gateway) Handler(grant Grant) http.Handler {
 }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
-	begun := time.Now()
-	ctx := r.Context()
-	if !hmac.Equal([]byte(shown(r.Header)), []byte(g.Token(grant.ID))) {
-		refuse(w, http.StatusForbidden, "permission_error", "Harvest: this token is not the session's")
+	api, to, ok := routed(r)
+	switch {
+	case !hmac.Equal([]byte(shown(r.Header)), []byte(g.Token(grant.ID))):
+		api.refuse(w, http.StatusForbidden, "permission_error", "Harvest: this token is not the session's")
+		return
+	case !ok:
+		api.refuse(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
 		return
 	}
-	if !served(r) {
-		refuse(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
+	x := &exchange{g: g, grant: grant, api: api, to: to, w: w, r: r}
+	if f := x.prepare(); f != nil {
+		x.fail(*f)
 		return
 	}
-	fail := func(f Failure) {
-		grant.note(r, &f)
-		refuse(w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
+	x.forward()
+}
+
+// exchange is a request to a model, and its answer.
+type exchange struct {
+	g     *Gateway
+	grant Grant
+	api   api
+	to    route
+	w     http.ResponseWriter
+	r     *http.Request
+
+	credential Credential
+	base       *url.URL
+	status     int // of the API; 0: it has not answered
+}
+
+// note records the result of the request. Requests that ask no model say nothing about the turn.
+func (x *exchange) note(f *Failure) {
+	if x.grant.Answers != nil && x.to.asks {
+		x.grant.Answers.Note(f)
 	}
-	if grant.Left != nil && grant.Left() <= 0 {
-		fail(Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Cost,
-			Message: "the session's limit of cost is reached"})
-		return
+}
+
+// fail refuses the request.
+func (x *exchange) fail(f Failure) {
+	x.note(&f)
+	x.api.refuse(x.w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
+}
+
+// prepare finds the credential and the address for the request. It returns the reason to refuse it,
+// or nil.
+func (x *exchange) prepare() *Failure {
+	if x.grant.Left != nil && x.grant.Left() <= 0 {
+		return &Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Cost,
+			Message: "the session's limit of cost is reached"}
 	}
-	c, err := g.opts.Credential(ctx, grant.Account, grant.Secrets)
+	ctx := x.r.Context()
+	c, err := x.g.Credential(ctx, x.grant.Account, x.grant.Secrets, x.api.provider)
 	if err != nil {
 		logf.Errorf(ctx, "find the credential of a model: %v", err)
-		fail(notFound(err))
-		return
+		return notFound(err)
 	}
 	// Use 403 instead of 401, which agents retry for minutes.
-	bedrock := strings.HasPrefix(r.URL.Path, "/model/") || r.URL.Path == "/inference-profiles"
-	if c.Value == "" || bedrock != (c.Kind == Bedrock) {
-		fail(refusedKey(NoCredential))
-		return
+	if c.Value == "" || c.Provider() != x.api.provider {
+		return refusedKey(noCredential + x.api.missing + ", or start the server with it in its environment")
 	}
-	upstream, err := g.Upstream(c)
+	x.credential = c
+	upstream, err := x.g.Upstream(c)
 	if err != nil {
-		fail(refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err)))
-		return
+		return refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err))
 	}
-	base, err := url.Parse(upstream)
-	if err != nil {
-		fail(Failure{Message: "the address of the model's API cannot be used"})
-		return
+	if x.base, err = url.Parse(upstream); err != nil {
+		return &Failure{Message: "the address of the model's API cannot be used"}
 	}
-	transport := g.opts.Transport
-	if c.Kind == Bedrock && g.opts.BedrockUpstream == "" {
-		transport = g.opts.Regional(grant.Account)
+	return nil
+}
+
+// forward sends the request to the API, and the answer back.
+func (x *exchange) forward() {
+	begun, ctx := time.Now(), x.r.Context()
+	transport := x.g.opts.Transport
+	if x.g.foreign(x.credential) {
+		transport = x.g.opts.Regional(x.grant.Account)
 	}
-	status := 0
 	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(p *httputil.ProxyRequest) { rewrite(p, base, c) },
-		Transport:     transport,
-		FlushInterval: -1,
-		ModifyResponse: func(resp *http.Response) error {
-			status = resp.StatusCode
-			grant.note(r, failureOf(resp))
-			if status == http.StatusUnauthorized {
-				resp.StatusCode, resp.Status = http.StatusForbidden, ""
-			}
-			if m := newMeter(resp, grant.Spend); m != nil {
-				resp.Body = m
-			}
-			return nil
-		},
+		Rewrite:        x.rewrite,
+		Transport:      transport,
+		FlushInterval:  -1,
+		ModifyResponse: x.answered,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			if ctx.Err() != nil { // the program has disconnected
-				refuse(w, http.StatusBadGateway, "api_error", "Harvest: the request was canceled")
+				x.api.refuse(w, http.StatusBadGateway, "api_error", "Harvest: the request was canceled")
 				return
 			}
 			logf.Warnf(ctx, "the model's API cannot be reached: %v", err)
-			fail(Failure{Message: "the model's API cannot be reached"})
+			x.fail(Failure{Message: "the model's API cannot be reached"})
 		},
 	}
 	defer func() {
-		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status,
+		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", x.grant.ID, x.r.Method, x.r.URL.Path, x.status,
 			time.Since(begun).Round(time.Millisecond))
 	}()
 	// Otherwise, net/http closes the body of an HTTP/1 request once the answer begins, and an early answer is cut.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	_ = http.NewResponseController(x.w).EnableFullDuplex()
 	// If the upstream aborts, ServeHTTP panics with http.ErrAbortHandler, which aborts this answer too.
-	proxy.ServeHTTP(w, r)
+	proxy.ServeHTTP(x.w, x.r)
 }
 
-// NoCredential is the message for agents, and in turn for users, if there is no credential.
-const NoCredential = `there is no credential for the model. Log in with "harvest login claude", store one with ` +
-	`"harvest secret set anthropic ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), ` +
-	`or start the server with it in its environment`
+// answered reads the usage and the result of the answer in transit.
+func (x *exchange) answered(resp *http.Response) error {
+	x.status = resp.StatusCode
+	x.note(failureOf(resp))
+	if x.status == http.StatusUnauthorized {
+		resp.StatusCode, resp.Status = http.StatusForbidden, ""
+	}
+	if m := newMeter(resp, x.to, x.grant.Spend); m != nil {
+		resp.Body = m
+	}
+	return nil
+}
+
+// noCredential is the message for agents, and in turn for users, if there is no credential.
+const noCredential = "there is no credential for the model. "
 
 // region restricts a region to part of a host name, so that a secret cannot name another host.
 var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
@@ -220,39 +245,30 @@ var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
 // Upstream returns the base URL of the API of a credential. It returns Invalid if the credential's
 // region is invalid.
 func (g *Gateway) Upstream(c Credential) (string, error) {
-	switch {
-	case c.Kind != Bedrock:
-		return g.opts.Upstream, nil
-	case g.opts.BedrockUpstream != "":
-		return g.opts.BedrockUpstream, nil
-	case !region().MatchString(c.Region):
+	p := c.Provider()
+	if upstream := cmp.Or(g.opts.Upstreams[p], apiOf(p).url); upstream != "" {
+		return upstream, nil
+	}
+	if !region().MatchString(c.Region) {
 		return "", errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a region of Amazon Bedrock", c.Region),
 			"set AWS_REGION to one such as eu-central-1")
 	}
 	return fmt.Sprintf("https://bedrock-runtime.%s.amazonaws.com", c.Region), nil
 }
 
-// served reports whether a request is to a model or about models. The sandbox gets no access to
-// other uses of the credential.
-func served(r *http.Request) bool {
-	if r.URL.Path != path.Clean(r.URL.Path) {
-		return false
+// Custom returns Upstream, or "" if it is the provider's own address, which programs know.
+func (g *Gateway) Custom(c Credential) (string, error) {
+	upstream, err := g.Upstream(c)
+	if p := c.Provider(); p == Bedrock || upstream == apiOf(p).url {
+		return "", err
 	}
-	switch r.Method {
-	case http.MethodPost:
-		switch r.URL.Path {
-		case "/v1/messages", "/v1/messages/count_tokens":
-			return true
-		}
-		model, ok := strings.CutPrefix(r.URL.Path, "/model/")
-		_, action, _ := strings.Cut(model, "/")
-		return ok && (action == "invoke" || action == "invoke-with-response-stream" || action == "converse" ||
-			action == "converse-stream")
-	case http.MethodGet:
-		return r.URL.Path == "/v1/models" || strings.HasPrefix(r.URL.Path, "/v1/models/") ||
-			r.URL.Path == "/inference-profiles"
-	}
-	return false
+	return upstream, err
+}
+
+// foreign reports whether the credential determines the address of its API.
+func (g *Gateway) foreign(c Credential) bool {
+	p := c.Provider()
+	return g.opts.Upstreams[p] == "" && apiOf(p).url == ""
 }
 
 // shown returns the token of a request.
@@ -264,38 +280,25 @@ func shown(h http.Header) string {
 	return token
 }
 
-// rewrite replaces the credential and target of a request.
-func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
-	p.SetURL(base)
+// rewrite replaces the credential and target of the request.
+func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	p.SetURL(x.base)
 	for _, name := range []string{"X-Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
 		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		p.Out.Header.Del(name)
 	}
-	if c.Kind == APIKey {
-		p.Out.Header.Set("X-Api-Key", c.Value.Reveal())
-	} else {
-		p.Out.Header.Set("Authorization", "Bearer "+c.Value.Reveal())
-	}
+	x.api.authorize(p.Out, x.credential)
 }
 
 // notFound is the failure to find a credential: a refusal for a login that its provider no longer accepts.
-func notFound(err error) Failure {
+func notFound(err error) *Failure {
 	if errors.Is(err, errors.Denied) {
 		return refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err))
 	}
-	return Failure{Message: errors.Message(err)}
+	return &Failure{Message: errors.Message(err)}
 }
 
 // refusedKey is a refusal for the lack of a usable credential.
-func refusedKey(message string) Failure {
-	return Failure{Status: http.StatusForbidden, Type: "permission_error", Message: message, Own: cause.Key}
-}
-
-// refuse responds with an error in the format of Anthropic's API:
-// https://docs.claude.com/en/api/errors.
-func refuse(w http.ResponseWriter, status int, kind, message string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	body := map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}}
-	_ = json.NewEncoder(w).Encode(body) // the client has disconnected
+func refusedKey(message string) *Failure {
+	return &Failure{Status: http.StatusForbidden, Type: "permission_error", Message: message, Own: cause.Key}
 }

@@ -26,6 +26,14 @@ import (
 
 const secretKey = "sk-ant-REAL-0123456789"
 
+// providers are those with one namespace of paths.
+var providers = []model.Provider{model.Anthropic, model.Bedrock}
+
+// upstreams are the addresses of all providers at one server.
+func upstreams(url string) map[model.Provider]string {
+	return map[model.Provider]string{model.Anthropic: url, model.Bedrock: url}
+}
+
 // world is a gateway in front of a stub.
 type world struct {
 	*model.Gateway
@@ -44,9 +52,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{stub: modeltest.New(t, secretKey), c: model.Credential{Kind: model.APIKey, Value: secretKey}, left: 1}
 	var err error
-	w.Gateway, err = model.New(model.Options{Upstream: w.stub.URL, BedrockUpstream: w.stub.URL + "/bedrock",
-		Key: []byte("k"),
-		Credential: func(_ context.Context, account string, secrets []string) (model.Credential, error) {
+	w.Gateway, err = model.New(model.Options{Upstreams: upstreams(w.stub.URL), Key: []byte("k"),
+		Credential: func(_ context.Context, account string, secrets []string,
+			_ []model.Provider) (model.Credential, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if account != "acme" || fmt.Sprint(secrets) != "[mine]" {
@@ -82,8 +90,8 @@ func (w *world) serve(t *testing.T, h http.Handler) {
 // through returns a gateway with the world's credentials to another upstream.
 func (w *world) through(t *testing.T, upstream string) *model.Gateway {
 	t.Helper()
-	g, err := model.New(model.Options{Upstream: upstream, Key: []byte("k"),
-		Credential: func(context.Context, string, []string) (model.Credential, error) {
+	g, err := model.New(model.Options{Upstreams: upstreams(upstream), Key: []byte("k"),
+		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
 			return model.Credential{Kind: model.APIKey, Value: secretKey}, nil
 		}})
 	if err != nil {
@@ -188,7 +196,7 @@ func TestRefused(t *testing.T) {
 		{"another method", good, nil, 1, "DELETE", "/v1/messages", token, 404, "messages of models only"},
 		{"the limit of cost", good, nil, 0, "POST", "/v1/messages", token, 403, "limit of cost"},
 		{"no credential", model.Credential{}, nil, 1, "POST", "/v1/messages", token, 403, "harvest secret set"},
-		{"a credential of another provider", model.Credential{Kind: model.Bedrock, Value: "x"}, nil, 1, "POST",
+		{"a credential of another provider", model.Credential{Kind: model.BedrockKey, Value: "x"}, nil, 1, "POST",
 			"/v1/messages", token, 403, "harvest secret set"},
 		{"a vault that is closed", good, errors.Newf(errors.Unavailable, "the key file is missing"), 1, "POST",
 			"/v1/messages", token, 502, "the key file is missing"},
@@ -207,9 +215,8 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", c.about, status, text, err)
 		}
 	}
-	for _, bad := range []model.Options{{}, {Key: []byte("k"), Upstream: "nonsense",
-		Credential: func(context.Context, string, []string) (model.Credential,
-			error) {
+	for _, bad := range []model.Options{{}, {Key: []byte("k"), Upstreams: upstreams("nonsense"),
+		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
 			return model.Credential{}, nil
 		}}} {
 		if _, err := model.New(bad); err == nil {
@@ -272,8 +279,8 @@ func TestNothingIsHeldBack(t *testing.T) {
 		fmt.Fprint(w, "data: second\n\n")
 	}))
 	defer upstream.Close()
-	g, err := model.New(model.Options{Upstream: upstream.URL + "/prefix", Key: []byte("k"),
-		Credential: func(context.Context, string, []string) (model.Credential, error) {
+	g, err := model.New(model.Options{Upstreams: upstreams(upstream.URL + "/prefix"), Key: []byte("k"),
+		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
 			return model.Credential{Kind: model.OAuth, Value: "x"}, nil
 		}})
 	if err != nil {
@@ -304,8 +311,8 @@ func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(testenv.AnswerEarly))
 	defer upstream.Close()
-	g, err := model.New(model.Options{Upstream: upstream.URL, Key: []byte("k"),
-		Credential: func(context.Context, string, []string) (model.Credential, error) {
+	g, err := model.New(model.Options{Upstreams: upstreams(upstream.URL), Key: []byte("k"),
+		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
 			return model.Credential{Kind: model.OAuth, Value: "x"}, nil
 		}})
 	if err != nil {
@@ -332,11 +339,11 @@ func TestCredentials(t *testing.T) {
 		at   string
 	}{
 		{map[string]string{"ANTHROPIC_API_KEY": "a", "CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages",
-			sent{"/v1/messages", "a", ""}, model.Anthropic},
+			sent{"/v1/messages", "a", ""}, "https://api.anthropic.com"},
 		{map[string]string{"ANTHROPIC_AUTH_TOKEN": "c"}, "/v1/messages", sent{"/v1/messages", "", "Bearer c"},
-			model.Anthropic},
+			"https://api.anthropic.com"},
 		{map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages", sent{"/v1/messages", "", "Bearer b"},
-			model.Anthropic},
+			"https://api.anthropic.com"},
 		{map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": "eu-west-1"},
 			"/model/us.anthropic.x/invoke-with-response-stream",
 			sent{"/model/us.anthropic.x/invoke-with-response-stream", "", "Bearer d"},
@@ -344,9 +351,11 @@ func TestCredentials(t *testing.T) {
 		{map[string]string{"AWS_BEDROCK_API_KEY": "e"}, "/model/x/converse", sent{"/model/x/converse", "", "Bearer e"},
 			"https://bedrock-runtime.us-east-1.amazonaws.com"},
 	} {
-		found, ok := model.Find(c.env)
-		credential := func(context.Context, string, []string) (model.Credential, error) { return found, nil }
-		g, err := model.New(model.Options{Upstream: upstream.URL, BedrockUpstream: upstream.URL, Key: []byte("k"),
+		found, ok := model.Find(c.env, providers...)
+		credential := func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
+			return found, nil
+		}
+		g, err := model.New(model.Options{Upstreams: upstreams(upstream.URL), Key: []byte("k"),
 			Credential: credential})
 		plain, err2 := model.New(model.Options{Key: []byte("k"), Credential: credential})
 		if err != nil || err2 != nil || !ok {
@@ -371,12 +380,12 @@ func TestCredentials(t *testing.T) {
 			t.Fatalf("%s: %d %s", c.path, w.Code, w.Body)
 		}
 	}
-	if _, ok := model.Find(map[string]string{"ANTHROPIC_BASE_URL": "x", "ANTHROPIC_API_KEY": ""}); ok {
+	if _, ok := model.Find(map[string]string{"ANTHROPIC_BASE_URL": "x", "ANTHROPIC_API_KEY": ""}, providers...); ok {
 		t.Error("a credential out of nothing")
 	}
-	if fmt.Sprint(model.Keys()) != "[ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN "+
+	if fmt.Sprint(model.Keys(providers...)) != "[ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN "+
 		"AWS_BEARER_TOKEN_BEDROCK AWS_BEDROCK_API_KEY]" {
-		t.Errorf("keys: %v", model.Keys())
+		t.Errorf("keys: %v", model.Keys(providers...))
 	}
 }
 
@@ -421,12 +430,12 @@ func TestRegionsLeadToTheInternet(t *testing.T) {
 	var asked []string
 	for _, region := range []string{"@" + inner.Addr().String() + "/#", "x.y", "", "a/b", "-a", "EU",
 		strings.Repeat("a", 64), "eu\n"} {
-		c, _ := model.Find(map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": region})
+		c, _ := model.Find(map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": region}, model.Bedrock)
 		if region == "" {
 			c.Region = ""
 		}
-		g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string,
-			[]string) (model.Credential, error) {
+		g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string,
+			[]model.Provider) (model.Credential, error) {
 			return c, nil
 		},
 			Regional: func(account string) http.RoundTripper {
@@ -452,9 +461,9 @@ func TestRegionsLeadToTheInternet(t *testing.T) {
 		t.Errorf("asked for %v, %d connections arrived", asked, arrived.Load())
 	}
 	refused := model.NewTransport(netguard.Rules{})
-	c := model.Credential{Kind: model.Bedrock, Value: "d", Region: "eu-west-1"}
-	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string,
-		[]string) (model.Credential, error) {
+	c := model.Credential{Kind: model.BedrockKey, Value: "d", Region: "eu-west-1"}
+	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string,
+			[]model.Provider) (model.Credential, error) {
 		return c, nil
 	},
 		Regional: func(account string) http.RoundTripper {

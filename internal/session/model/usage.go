@@ -2,7 +2,6 @@ package model
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"mime"
 	"net/http"
@@ -54,7 +53,8 @@ type meter struct {
 	stream bool
 	line   []byte // incomplete
 	skip   bool   // ignore the rest of a line that is too long
-	usage  Usage
+	decode decode
+	answer answer
 	spend  func(Usage)
 }
 
@@ -64,16 +64,15 @@ const (
 )
 
 // newMeter returns nil for answers without usage.
-func newMeter(resp *http.Response, spend func(Usage)) *meter {
-	if spend == nil || resp.StatusCode != http.StatusOK || resp.Request.Method != http.MethodPost ||
-		strings.HasSuffix(resp.Request.URL.Path, "/count_tokens") {
+func newMeter(resp *http.Response, to route, spend func(Usage)) *meter {
+	if spend == nil || resp.StatusCode != http.StatusOK || to.decode == nil {
 		return nil
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if kind != "text/event-stream" && kind != "application/json" {
 		return nil
 	}
-	return &meter{ReadCloser: resp.Body, stream: kind == "text/event-stream", spend: spend}
+	return &meter{ReadCloser: resp.Body, stream: kind == "text/event-stream", decode: to.decode, spend: spend}
 }
 
 // Read implements io.Reader.
@@ -90,17 +89,17 @@ func (m *meter) Read(b []byte) (int, error) {
 // Close implements io.Closer. It reports the usage, even if the answer was aborted.
 func (m *meter) Close() error {
 	if !m.stream {
-		m.note(m.line)
+		m.decode(m.line, &m.answer)
 	}
 	m.line = nil
 	if m.spend != nil {
-		m.spend(m.usage)
+		m.spend(m.answer.usage)
 		m.spend = nil
 	}
 	return m.ReadCloser.Close()
 }
 
-// lines parses events that have usage.
+// lines decodes events.
 func (m *meter) lines(b []byte) {
 	for len(b) > 0 {
 		text, after, whole := bytes.Cut(b, []byte{'\n'})
@@ -111,51 +110,11 @@ func (m *meter) lines(b []byte) {
 			m.line, m.skip = nil, true
 		}
 		if whole {
-			if data, ok := bytes.CutPrefix(m.line, []byte("data:")); ok && bytes.Contains(data, []byte(`"usage"`)) {
-				m.note(data)
+			if data, ok := bytes.CutPrefix(m.line, []byte("data:")); ok {
+				m.decode(data, &m.answer)
 			}
 			m.line, m.skip = m.line[:0], false
 		}
 		b = after
-	}
-}
-
-// used is the usage in a message. The last value of each field counts; a message_delta has only
-// changed fields.
-type used struct {
-	Input      *int64 `json:"input_tokens"`
-	Output     *int64 `json:"output_tokens"`
-	CacheRead  *int64 `json:"cache_read_input_tokens"`
-	CacheWrite *int64 `json:"cache_creation_input_tokens"`
-}
-
-// note parses message_start, message_delta, or a whole message.
-func (m *meter) note(data []byte) {
-	var e struct {
-		Message *struct {
-			Model string `json:"model"`
-			Usage used   `json:"usage"`
-		} `json:"message"`
-		Model string `json:"model"`
-		Usage used   `json:"usage"`
-	}
-	if json.Unmarshal(data, &e) != nil {
-		return
-	}
-	u, model := e.Usage, e.Model
-	if e.Message != nil {
-		u, model = e.Message.Usage, e.Message.Model
-	}
-	if model != "" {
-		m.usage.Model = model
-	}
-	for _, f := range []struct {
-		to   *int64
-		from *int64
-	}{{&m.usage.InputTokens, u.Input}, {&m.usage.OutputTokens, u.Output}, {&m.usage.CacheReadTokens, u.CacheRead},
-		{&m.usage.CacheWriteTokens, u.CacheWrite}} {
-		if f.from != nil && *f.from >= 0 {
-			*f.to = *f.from
-		}
 	}
 }

@@ -13,7 +13,7 @@ func metered(t testing.TB, kind, text string) (got string, used Usage, told bool
 	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}},
 		Body:    io.NopCloser(strings.NewReader(text)),
 		Request: httptest.NewRequest("POST", "/v1/messages", nil)}
-	m := newMeter(resp, func(u Usage) { used, told = u, true })
+	m := newMeter(resp, route{decode: decodeMessages}, func(u Usage) { used, told = u, true })
 	if m == nil {
 		return "", Usage{}, false
 	}

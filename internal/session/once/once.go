@@ -60,7 +60,7 @@ func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
 	if len(sb.Volumes) > 0 {
 		setup.Dir = sb.Volumes[0].Path
 	}
-	if setup.Access, err = r.access(ctx, sb); err != nil {
+	if setup.Access, err = r.access(ctx, r.Agents[name], sb); err != nil {
 		return commands.Result{}, err
 	}
 	line := r.Models.Open(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
@@ -117,13 +117,13 @@ func (r *Runner) enter(id string) (leave func(), err error) {
 
 // access is like Models.Access, but returns nil if there is no credential, so that the sandbox's own environment
 // applies.
-func (r *Runner) access(ctx context.Context, sb record.Sandbox) (*agent.Access, error) {
+func (r *Runner) access(ctx context.Context, program agent.Agent, sb record.Sandbox) (*agent.Access, error) {
 	if r.Models.Gateway == nil {
 		return nil, nil
 	}
-	c, err := r.Models.Gateway.Credential(ctx, sb.Account, sb.Secrets)
+	c, err := r.Models.Credential(ctx, program, sb.Account, sb.Secrets)
 	if err != nil || c.Value == "" {
 		return nil, err
 	}
-	return r.Models.Access(ctx, sb.Account, sb.ID, sb.Secrets)
+	return r.Models.Access(ctx, program, sb.Account, sb.ID, sb.Secrets)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 	"github.com/RelevanceAI/harvest/internal/session/records"
@@ -50,6 +51,7 @@ type Session struct {
 	Given       workspace.Given // input of a new session
 	Logins      credentials.Request
 	PerTurn     bool // lend credentials per turn
+	Agent       agent.Agent
 }
 
 // Result is the result of a preparation.
@@ -148,7 +150,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 		req.Tags = map[string]string{}
 	}
 	req.Tags[Tag] = p.s.ID
-	req.Withhold, req.PerTurn = p.Models.Withheld(), p.s.PerTurn
+	req.Withhold, req.PerTurn = p.Models.Withheld(p.s.Agent), p.s.PerTurn
 	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
 	// sandbox if it is still ending: after that its files are known.
 	old, err := p.Fleet.List(ctx, p.s.Account, record.Filter{Tags: map[string]string{Tag: p.s.ID}})

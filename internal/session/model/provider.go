@@ -1,0 +1,85 @@
+package model
+
+import (
+	"net/http"
+	"path"
+	"strings"
+)
+
+// Provider is a provider of models, with an API of its own.
+type Provider string
+
+// The providers.
+const (
+	Anthropic Provider = "anthropic" // and gateways with its Messages API
+	Bedrock   Provider = "bedrock"   // Amazon's
+)
+
+// Path returns the path of a provider's API at the gateway.
+func (p Provider) Path() string { return apiOf(p).prefix }
+
+// api is the part of a provider's API that the gateway serves.
+type api struct {
+	provider Provider
+	prefix   string // of the paths of requests to the gateway
+	url      string // base URL of the provider; "" depends on the credential
+	// route returns the purpose of a request; its path is without the prefix. ok is false for
+	// requests that are not about models: the sandbox gets no access to other uses of the credential.
+	route func(method, path string) (r route, ok bool)
+	// authorize adds a credential to a request.
+	authorize func(r *http.Request, c Credential)
+	// refuse responds with an error in the format of the API.
+	refuse  func(w http.ResponseWriter, status int, kind, message string)
+	missing string // how to store a credential
+}
+
+// route is the purpose of a request.
+type route struct {
+	asks   bool   // a model answers
+	decode decode // reads the answer; nil if it has no usage
+}
+
+// decode reads an event of an answer, or a whole answer that is not a stream.
+type decode func(data []byte, a *answer)
+
+// answer is what the gateway has learned from an answer.
+type answer struct {
+	usage Usage
+}
+
+// apis are the APIs of all providers. The first that serves a request counts.
+var apis = []api{
+	{provider: Anthropic, url: "https://api.anthropic.com", route: anthropicRoute, authorize: authorizeAnthropic,
+		refuse: refuseAnthropic, missing: missingAnthropic},
+	{provider: Bedrock, route: bedrockRoute, authorize: authorizeAnthropic, refuse: refuseAnthropic,
+		missing: missingAnthropic},
+}
+
+// apiOf returns the API of a provider.
+func apiOf(p Provider) api {
+	for _, a := range apis {
+		if a.provider == p {
+			return a
+		}
+	}
+	return apis[0]
+}
+
+// routed returns the API and the purpose of a request. ok is false if no API serves it; a is then
+// the API whose errors its program understands.
+func routed(r *http.Request) (a api, to route, ok bool) {
+	a = apis[0]
+	for _, candidate := range apis {
+		rest, below := strings.CutPrefix(r.URL.Path, candidate.prefix)
+		if !below {
+			continue
+		}
+		if candidate.prefix != "" {
+			a = candidate
+		}
+		if to, ok = candidate.route(r.Method, rest); ok && rest == path.Clean(rest) {
+			return candidate, to, true
+		}
+	}
+	return a, route{}, false
+}
