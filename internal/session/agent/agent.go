@@ -76,6 +76,9 @@ type Provider string
 const (
 	Anthropic Provider = "anthropic" // or a server with its Messages API
 	Bedrock   Provider = "bedrock"   // Amazon Bedrock
+
+	OpenAI     Provider = "openai"     // or a server with a compatible API
+	OpenRouter Provider = "openrouter" // whose API is OpenAI's
 )
 
 // Speaker is an Agent that does not use Anthropic or Bedrock, or uses other providers, too.
@@ -93,6 +96,9 @@ const (
 	AccessBearer  AccessKind = "bearer"  // bearer token of a compatible API
 	AccessOAuth   AccessKind = "oauth"   // token of a subscription
 	AccessBedrock AccessKind = "bedrock" // key of Amazon Bedrock
+
+	AccessOpenAI     AccessKind = "openai"     // key of OpenAI; the URL ends in /v1
+	AccessOpenRouter AccessKind = "openrouter" // key of OpenRouter; the URL ends in /v1
 )
 
 // Approval determines which tools run without asking.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/internal/base/config"
 )
@@ -15,6 +16,9 @@ const (
 	Bearer     Kind = "bearer"  // header Authorization, for a gateway of the user
 	OAuth      Kind = "oauth"   // same header, for a subscription: `claude setup-token`
 	BedrockKey Kind = "bedrock" // same header, for Amazon Bedrock
+
+	OpenAIKey     Kind = "openai"     // same header, for OpenAI or a compatible API
+	OpenRouterKey Kind = "openrouter" // same header, for OpenRouter
 )
 
 // Credential authenticates at the provider of a model. The zero Credential means that there is
@@ -23,6 +27,7 @@ type Credential struct {
 	Kind   Kind
 	Value  config.Secret
 	Region string // of Bedrock
+	Base   string // base URL of the API that the account has chosen; "" means the provider's or the operator's
 }
 
 // source is an environment variable with a credential.
@@ -30,15 +35,18 @@ type source struct {
 	key      string
 	kind     Kind
 	provider Provider
+	base     string // variable with the base URL; "" means none
 }
 
 // sources are in order of precedence.
 var sources = []source{
-	{"ANTHROPIC_API_KEY", APIKey, Anthropic},
-	{"ANTHROPIC_AUTH_TOKEN", Bearer, Anthropic},
-	{"CLAUDE_CODE_OAUTH_TOKEN", OAuth, Anthropic},
-	{"AWS_BEARER_TOKEN_BEDROCK", BedrockKey, Bedrock},
-	{"AWS_BEDROCK_API_KEY", BedrockKey, Bedrock},
+	{"ANTHROPIC_API_KEY", APIKey, Anthropic, ""},
+	{"ANTHROPIC_AUTH_TOKEN", Bearer, Anthropic, ""},
+	{"CLAUDE_CODE_OAUTH_TOKEN", OAuth, Anthropic, ""},
+	{"AWS_BEARER_TOKEN_BEDROCK", BedrockKey, Bedrock, ""},
+	{"AWS_BEDROCK_API_KEY", BedrockKey, Bedrock, ""},
+	{"OPENAI_API_KEY", OpenAIKey, OpenAI, "OPENAI_BASE_URL"},
+	{"OPENROUTER_API_KEY", OpenRouterKey, OpenRouter, "OPENROUTER_BASE_URL"},
 }
 
 // Default returns the kind of credentials that a provider prefers.
@@ -85,6 +93,9 @@ func Find(env map[string]string, providers ...Provider) (c Credential, ok bool) 
 			continue
 		}
 		c = Credential{Kind: s.kind, Value: config.Secret(value)}
+		if s.base != "" {
+			c.Base = strings.TrimSuffix(env[s.base], "/")
+		}
 		if c.Kind == BedrockKey {
 			c.Region = defaultRegion
 			for _, key := range []string{"AWS_DEFAULT_REGION", "AWS_REGION"} {

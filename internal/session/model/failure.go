@@ -22,26 +22,38 @@ type Failure struct {
 	Own cause.Cause
 }
 
+// typed are the causes that an error type names.
+var typed = map[string]cause.Cause{
+	"billing_error": cause.Credit, "insufficient_quota": cause.Credit, "billing_hard_limit_reached": cause.Credit,
+	"billing_not_active":   cause.Credit,
+	"authentication_error": cause.Key, "permission_error": cause.Key, "invalid_api_key": cause.Key,
+	"API_KEY_INVALID": cause.Key, "PERMISSION_DENIED": cause.Key, "UNAUTHENTICATED": cause.Key,
+	"model_not_found":         cause.Model,
+	"context_length_exceeded": cause.Length,
+}
+
 // Cause returns the reason why the same request would fail again, or "".
 //
-// Types and statuses: https://docs.claude.com/en/api/errors and
-// https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html. Two causes share the type
-// invalid_request_error with all other invalid requests, so that only the message distinguishes them.
+// Types and statuses: https://docs.claude.com/en/api/errors,
+// https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html,
+// https://platform.openai.com/docs/guides/error-codes and https://ai.google.dev/gemini-api/docs/troubleshooting. Some
+// causes share their type with all other invalid requests, so that only the message distinguishes them.
 func (f Failure) Cause() cause.Cause {
 	message := strings.ToLower(f.Message)
 	invalid := f.Status == http.StatusBadRequest
 	switch {
 	case f.Own != "":
 		return f.Own
-	case f.Type == "billing_error", f.Status == http.StatusPaymentRequired,
-		invalid && strings.Contains(message, "credit balance"):
+	case typed[f.Type] != "":
+		return typed[f.Type]
+	case f.Status == http.StatusPaymentRequired, invalid && strings.Contains(message, "credit balance"):
 		return cause.Credit
-	case f.Status == http.StatusUnauthorized, f.Status == http.StatusForbidden, f.Type == "authentication_error",
-		f.Type == "permission_error":
+	case f.Status == http.StatusUnauthorized, f.Status == http.StatusForbidden:
 		return cause.Key
 	case f.Status == http.StatusNotFound, invalid && strings.Contains(message, "model identifier is invalid"):
 		return cause.Model
-	case f.Status == http.StatusRequestEntityTooLarge, invalid && strings.Contains(message, "too long"):
+	case f.Status == http.StatusRequestEntityTooLarge, invalid && (strings.Contains(message, "too long") ||
+		strings.Contains(message, "maximum number of tokens")):
 		return cause.Length
 	}
 	return ""
@@ -49,7 +61,7 @@ func (f Failure) Cause() cause.Cause {
 
 // String describes the failure for users.
 func (f Failure) String() string {
-	if f.Own != "" || f.Status == 0 {
+	if f.Own != "" || f.Status == 0 && f.Type == "" {
 		return f.Message
 	}
 	what := map[cause.Cause]string{
@@ -58,9 +70,9 @@ func (f Failure) String() string {
 		cause.Model:  "the model's API does not know the model",
 		cause.Length: "the prompt is too long for the model",
 	}[f.Cause()]
-	detail := fmt.Sprintf("status %d", f.Status)
-	if f.Type != "" {
-		detail = f.Type + ", " + detail
+	detail := f.Type
+	if f.Status != 0 {
+		detail = strings.TrimPrefix(fmt.Sprintf("%s, status %d", f.Type, f.Status), ", ")
 	}
 	return fmt.Sprintf("%s: %s (%s)", cmp.Or(what, "the model's API failed"),
 		cmp.Or(f.Message, http.StatusText(f.Status), "no reason given"), detail)
@@ -114,14 +126,63 @@ func failureOf(resp *http.Response) *Failure {
 	return &f
 }
 
-// failureIn parses an error of Anthropic's API or of Bedrock.
+// apiError is an error of any of the APIs, or its text.
+type apiError struct {
+	Type    string
+	Code    any    // of OpenAI: a word; of OpenRouter and Google: the status
+	Status  string // of Google
+	Message string
+	Details []struct{ Reason string } // of Google
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *apiError) UnmarshalJSON(data []byte) error {
+	type plain apiError
+	if json.Unmarshal(data, (*plain)(e)) != nil { // keeps the fields that it could read
+		_ = json.Unmarshal(data, &e.Message)
+	}
+	return nil
+}
+
+// failure returns the error as a Failure without a status. The most specific word is the type.
+func (e apiError) failure() Failure {
+	f := Failure{Type: cmp.Or(e.Status, e.Type), Message: e.Message}
+	if code, ok := e.Code.(string); ok && code != "" {
+		f.Type = code
+	}
+	for _, d := range e.Details {
+		if typed[d.Reason] != "" {
+			f.Type = d.Reason
+		}
+	}
+	return f
+}
+
+// cmpError returns e, or other if e is nil.
+func cmpError(e *apiError, other apiError) apiError {
+	if e == nil {
+		return other
+	}
+	return *e
+}
+
+// failureIn parses an error.
 func failureIn(data []byte) Failure {
+	data = bytes.TrimSpace(data)
+	if bytes.HasPrefix(data, []byte("[")) { // a stream of Gemini that is an array
+		var all []json.RawMessage
+		if json.Unmarshal(data, &all) == nil && len(all) > 0 {
+			data = all[0]
+		}
+	}
 	var body struct {
-		Error   struct{ Type, Message string }
+		Error   apiError
 		Message string
 	}
 	_ = json.Unmarshal(data, &body) // an unreadable error has only its status
-	return Failure{Type: body.Error.Type, Message: cmp.Or(body.Error.Message, body.Message)}
+	f := body.Error.failure()
+	f.Message = cmp.Or(f.Message, body.Message)
+	return f
 }
 
 // failing is a reader of which only the error is left.

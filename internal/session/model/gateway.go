@@ -122,7 +122,10 @@ func (g *Gateway) Handler(grant Grant) http.Handler {
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 	api, to, ok := routed(r)
 	switch {
-	case !hmac.Equal([]byte(shown(r.Header)), []byte(g.Token(grant.ID))):
+	case r.Header.Get("Upgrade") != "": // with this status, Codex continues without a WebSocket at once
+		api.refuse(w, http.StatusUpgradeRequired, "invalid_request_error", "Harvest: WebSockets are not supported")
+		return
+	case !hmac.Equal([]byte(shown(r)), []byte(g.Token(grant.ID))):
 		api.refuse(w, http.StatusForbidden, "permission_error", "Harvest: this token is not the session's")
 		return
 	case !ok:
@@ -146,6 +149,9 @@ type exchange struct {
 	w     http.ResponseWriter
 	r     *http.Request
 
+	model      string // that the request names; "" if it is not known
+	drop       bool   // the usage in the stream is not for the program
+	sent       *counter
 	credential Credential
 	base       *url.URL
 	status     int // of the API; 0: it has not answered
@@ -189,6 +195,9 @@ func (x *exchange) prepare() *Failure {
 	if x.base, err = url.Parse(upstream); err != nil {
 		return &Failure{Message: "the address of the model's API cannot be used"}
 	}
+	if x.to.named {
+		return x.read()
+	}
 	return nil
 }
 
@@ -199,6 +208,8 @@ func (x *exchange) forward() {
 	if x.g.foreign(x.credential) {
 		transport = x.g.opts.Regional(x.grant.Account)
 	}
+	x.sent = &counter{ReadCloser: x.r.Body}
+	x.r.Body = x.sent
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        x.rewrite,
 		Transport:      transport,
@@ -226,12 +237,17 @@ func (x *exchange) forward() {
 // answered reads the usage and the result of the answer in transit.
 func (x *exchange) answered(resp *http.Response) error {
 	x.status = resp.StatusCode
-	x.note(failureOf(resp))
+	failure := failureOf(resp)
+	if failure != nil || !x.to.told {
+		x.note(failure)
+	}
 	if x.status == http.StatusUnauthorized {
 		resp.StatusCode, resp.Status = http.StatusForbidden, ""
 	}
-	if m := newMeter(resp, x.to, x.grant.Spend); m != nil {
+	if m := newMeter(resp, x); m != nil {
 		resp.Body = m
+	} else if failure == nil && x.to.told {
+		x.note(&Failure{Message: "the address of the model's API answers, but not as such an API"})
 	}
 	return nil
 }
@@ -246,6 +262,9 @@ var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)
 // region is invalid.
 func (g *Gateway) Upstream(c Credential) (string, error) {
 	p := c.Provider()
+	if c.Base != "" {
+		return c.Base, checkURL(c.Base)
+	}
 	if upstream := cmp.Or(g.opts.Upstreams[p], apiOf(p).url); upstream != "" {
 		return upstream, nil
 	}
@@ -268,23 +287,29 @@ func (g *Gateway) Custom(c Credential) (string, error) {
 // foreign reports whether the credential determines the address of its API.
 func (g *Gateway) foreign(c Credential) bool {
 	p := c.Provider()
-	return g.opts.Upstreams[p] == "" && apiOf(p).url == ""
+	return c.Base != "" || g.opts.Upstreams[p] == "" && apiOf(p).url == ""
 }
 
 // shown returns the token of a request.
-func shown(h http.Header) string {
-	if token := h.Get("X-Api-Key"); token != "" {
+func shown(r *http.Request) string {
+	if token := r.Header.Get("X-Api-Key"); token != "" {
 		return token
 	}
-	token, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	return token
 }
 
+// removed are the headers that the gateway keeps from the API: credentials of the sandbox, and the choice of an
+// organization or project, which belongs to the account.
+var removed = []string{"X-Api-Key", "Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Openai-Organization", "Openai-Project"}
+
 // rewrite replaces the credential and target of the request.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {
+	u := p.Out.URL
+	u.Path, u.RawPath = strings.TrimPrefix(u.Path, x.api.prefix), strings.TrimPrefix(u.RawPath, x.api.prefix)
 	p.SetURL(x.base)
-	for _, name := range []string{"X-Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+	for _, name := range removed {
 		p.Out.Header.Del(name)
 	}
 	x.api.authorize(p.Out, x.credential)

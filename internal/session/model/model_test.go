@@ -31,7 +31,8 @@ var providers = []model.Provider{model.Anthropic, model.Bedrock}
 
 // upstreams are the addresses of all providers at one server.
 func upstreams(url string) map[model.Provider]string {
-	return map[model.Provider]string{model.Anthropic: url, model.Bedrock: url}
+	return map[model.Provider]string{model.Anthropic: url, model.Bedrock: url, model.OpenAI: url + "/v1",
+		model.OpenRouter: url + "/api/v1"}
 }
 
 // world is a gateway in front of a stub.
@@ -91,8 +92,8 @@ func (w *world) serve(t *testing.T, h http.Handler) {
 func (w *world) through(t *testing.T, upstream string) *model.Gateway {
 	t.Helper()
 	g, err := model.New(model.Options{Upstreams: upstreams(upstream), Key: []byte("k"),
-		Credential: func(context.Context, string, []string, []model.Provider) (model.Credential, error) {
-			return model.Credential{Kind: model.APIKey, Value: secretKey}, nil
+		Credential: func(_ context.Context, _ string, _ []string, p []model.Provider) (model.Credential, error) {
+			return model.Credential{Kind: model.Default(p[0]), Value: secretKey}, nil
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -120,8 +121,13 @@ func (w *world) answer(t *testing.T, method, path, token, body string) (int, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("X-Api-Key", token)
 	req.Header.Set("Cookie", "a=b")
+	req.Header.Set("OpenAI-Organization", "org-other")
+	if strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/model/") {
+		req.Header.Set("X-Api-Key", token)
+	} else {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -463,7 +469,7 @@ func TestRegionsLeadToTheInternet(t *testing.T) {
 	refused := model.NewTransport(netguard.Rules{})
 	c := model.Credential{Kind: model.BedrockKey, Value: "d", Region: "eu-west-1"}
 	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string,
-			[]model.Provider) (model.Credential, error) {
+		[]model.Provider) (model.Credential, error) {
 		return c, nil
 	},
 		Regional: func(account string) http.RoundTripper {

@@ -13,6 +13,9 @@ type Provider string
 const (
 	Anthropic Provider = "anthropic" // and gateways with its Messages API
 	Bedrock   Provider = "bedrock"   // Amazon's
+
+	OpenAI     Provider = "openai" // and servers with a compatible API
+	OpenRouter Provider = "openrouter"
 )
 
 // Path returns the path of a provider's API at the gateway.
@@ -37,6 +40,9 @@ type api struct {
 type route struct {
 	asks   bool   // a model answers
 	decode decode // reads the answer; nil if it has no usage
+	told   bool   // the answer itself says whether the model succeeded
+	named  bool   // the body of the request names the model
+	chat   bool   // the stream has usage only if the request asks for it
 }
 
 // decode reads an event of an answer, or a whole answer that is not a stream.
@@ -44,7 +50,19 @@ type decode func(data []byte, a *answer)
 
 // answer is what the gateway has learned from an answer.
 type answer struct {
-	usage Usage
+	usage   Usage
+	counted bool     // usage is known
+	cost    *float64 // in USD, as the provider reports it
+	tier    string   // of the service, which changes the price
+	done    bool     // the model has finished
+	failed  *Failure // of the model, after the answer began
+	extra   bool     // the last event has nothing but usage
+}
+
+// fail records an error in the answer.
+func (a *answer) fail(e apiError) {
+	f := e.failure()
+	a.failed = &f
 }
 
 // apis are the APIs of all providers. The first that serves a request counts.
@@ -53,6 +71,10 @@ var apis = []api{
 		refuse: refuseAnthropic, missing: missingAnthropic},
 	{provider: Bedrock, route: bedrockRoute, authorize: authorizeAnthropic, refuse: refuseAnthropic,
 		missing: missingAnthropic},
+	{provider: OpenAI, prefix: "/openai/v1", url: "https://api.openai.com/v1", route: openAIRoute,
+		authorize: authorizeBearer, refuse: refuseOpenAI, missing: missingOpenAI},
+	{provider: OpenRouter, prefix: "/openrouter/v1", url: "https://openrouter.ai/api/v1", route: openAIRoute,
+		authorize: authorizeBearer, refuse: refuseOpenRouter, missing: missingOpenRouter},
 }
 
 // apiOf returns the API of a provider.

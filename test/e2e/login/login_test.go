@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/test/host"
 	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
 )
 
@@ -12,7 +13,7 @@ const (
 	runClaude = `claude -p '[hello] hi' </dev/null`
 	runCodex  = `/tmp/codex exec --skip-git-repo-check --sandbox danger-full-access -c 'model_provider="test"' -c ` +
 		`'model_providers.test={name="test",base_url="` + api + `/codex",wire_api="responses",` +
-		`requires_openai_auth=true}' hi </dev/null`
+		`requires_openai_auth=true}' '[codex] hi' </dev/null`
 )
 
 // TestAgentsUseLogins checks that the real Claude Code and the real Codex work in a sandbox with placeholders only,
@@ -25,13 +26,14 @@ func TestAgentsUseLogins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.model.Script("hello", modeltest.Step{Say: "Hello from Claude."})
+	w.model.Script("codex", modeltest.Step{Say: "Hello from Codex."})
 	for _, provider := range []string{"claude", "codex"} {
 		w.login(provider)
 	}
 	w.Must("sandbox", "create", "--name", "box", "--image", "cli", "--secret", "claude", "--secret", "codex",
 		"--network", "default", "--network", "allow="+address, "-e", "ANTHROPIC_BASE_URL="+api,
 		"-e", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
-	w.Must("sandbox", "cp", codex(t), "box:/tmp/codex")
+	w.Must("sandbox", "cp", host.Codex(t), "box:/tmp/codex")
 	for round := range 3 {
 		if out, code := w.in("box", runClaude); code != 0 || !strings.Contains(out, "Hello from Claude.") {
 			t.Fatalf("round %d: exit code %d: %s\n%s", round, code, out, w.Log())

@@ -3,18 +3,12 @@
 package login
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/test/host"
 	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
 	"github.com/RelevanceAI/harvest/test/stubs/oauthtest"
@@ -78,32 +72,12 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case strings.HasPrefix(r.URL.Path, "/v1/"):
+	case strings.HasPrefix(r.URL.Path, "/v1/"), r.URL.Path == "/codex/responses":
 		r.Header.Del("Authorization")
 		r.Header.Set("X-Api-Key", host.ModelKey)
 		w.model.ServeHTTP(rw, r)
-	case r.URL.Path == "/codex/responses":
-		respond(rw)
 	default:
 		rw.WriteHeader(http.StatusNotFound)
-	}
-}
-
-// respond is the answer of OpenAI's Responses API to any request.
-func respond(rw http.ResponseWriter) {
-	rw.Header().Set("Content-Type", "text/event-stream")
-	for _, event := range []map[string]any{
-		{"type": "response.created", "response": map[string]any{"id": "r"}},
-		{"type": "response.output_item.done", "output_index": 0, "item": map[string]any{"type": "message", "id": "m",
-			"role": "assistant", "content": []any{map[string]any{"type": "output_text", "text": "Hello from Codex."}}}},
-		{"type": "response.completed", "response": map[string]any{"id": "r", "usage": map[string]any{
-			"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}},
-	} {
-		text, err := json.Marshal(event)
-		if err != nil {
-			return
-		}
-		fmt.Fprintf(rw, "event: %s\ndata: %s\n\n", event["type"], text)
 	}
 }
 
@@ -117,32 +91,6 @@ func (w *world) login(provider string) {
 		w.t.Fatalf("log in to %s: %v: %s\n%s", provider, err, out, w.Log())
 	}
 	w.Must("secret", "set", provider, "--hosts", api)
-}
-
-// codexVersion is that of the npm package.
-const codexVersion = "0.171.0"
-
-// codex returns the path of Codex.
-func codex(t *testing.T) string {
-	t.Helper()
-	dir := testenv.Cache(t, "codex-"+codexVersion)
-	program := filepath.Join(dir, "package", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
-	if _, err := os.Stat(program); err == nil {
-		return program
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "pack", "--registry",
-		testenv.NPMRegistry(t), "--pack-destination", dir, "@openai/codex@"+codexVersion+"-linux-x64")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm pack: %v: %s", err, out)
-	}
-	file := filepath.Join(dir, "openai-codex-"+codexVersion+"-linux-x64.tgz")
-	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", file, "-C", dir).CombinedOutput(); err != nil {
-		t.Fatalf("unpack Codex: %v: %s", err, out)
-	}
-	return program
 }
 
 // in runs a script in a sandbox, and returns its output.

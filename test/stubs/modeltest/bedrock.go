@@ -4,12 +4,37 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 )
 
+// messages is the form of Anthropic's API.
+var messages = form{stream: "text/event-stream", event: serverSent,
+	whole: plain, refuse: refuse, wrongKey: rejection{
+		http.StatusUnauthorized, "authentication_error", "invalid x-api-key"}}
+
+// framed is the form of Amazon Bedrock.
+func framed(event func(w io.Writer, kind string, fields map[string]any)) form {
+	f := messages
+	f.stream, f.event = "application/vnd.amazon.eventstream", event
+	return f
+}
+
+// plain removes the fields that other forms need from a message.
+func plain(m map[string]any) map[string]any {
+	for _, b := range m["content"].([]map[string]any) {
+		if delete(b, "namespace"); b["type"] == "tool_use" {
+			delete(b, "text")
+		}
+		delete(b, "custom")
+	}
+	return m
+}
+
 // serverSent writes an event in the format of Anthropic's API.
 func serverSent(w io.Writer, kind string, fields map[string]any) {
+	delete(fields, "whole")
 	data, _ := json.Marshal(fields)
 	fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
 }
@@ -28,6 +53,7 @@ func frame(w io.Writer, kind string, payload map[string]any) {
 // invoked writes an event in the format of InvokeModelWithResponseStream: an event of Anthropic's
 // API within a chunk.
 func invoked(w io.Writer, _ string, fields map[string]any) {
+	delete(fields, "whole")
 	data, _ := json.Marshal(fields)
 	frame(w, "chunk", map[string]any{"bytes": data})
 }
@@ -108,7 +134,7 @@ func (c *converse) UnmarshalJSON(data []byte) error {
 	}
 	c.to.Tools = nil
 	for _, t := range r.ToolConfig.Tools {
-		c.to.Tools = append(c.to.Tools, tool{t.ToolSpec.Name})
+		c.to.Tools = append(c.to.Tools, tool{Name: t.ToolSpec.Name})
 	}
 	return nil
 }

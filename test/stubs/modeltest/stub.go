@@ -1,7 +1,8 @@
-// Package modeltest has a stub of Anthropic's Messages API, and of Amazon Bedrock's form of it, for
-// tests. Real agents cannot tell it from a model: it streams, calls tools, counts tokens, and fails
-// like the API. Its answers are scripted. It keeps no state between requests, but determines the
-// next step from the conversation.
+// Package modeltest has a stub of the APIs of models, for tests: Anthropic's Messages and Amazon
+// Bedrock's form of it, OpenAI's Responses and Chat Completions, and Gemini's. Real agents cannot
+// tell it from a model: it streams, calls tools, counts tokens, and fails like the API. Its answers
+// are scripted. It keeps no state between requests, but determines the next step from the
+// conversation.
 package modeltest
 
 import (
@@ -91,8 +92,25 @@ type block struct {
 	Text string `json:"text"`
 }
 
+// form is the wire format of an API.
+type form struct {
+	stream string // Content-Type of streams
+	// event writes an event of Anthropic's format.
+	event func(w io.Writer, kind string, fields map[string]any)
+	// whole converts a message of Anthropic's format.
+	whole func(m map[string]any) map[string]any
+	// refuse responds with an error.
+	refuse   func(w http.ResponseWriter, status int, kind, message string)
+	wrongKey rejection
+}
+
+// rejection is an error.
+type rejection struct {
+	status        int
+	kind, message string
+}
+
 type asked struct {
-	bedrock  bool
 	Model    string    `json:"model"`
 	Stream   bool      `json:"stream"`
 	Messages []message `json:"messages"`
@@ -100,16 +118,16 @@ type asked struct {
 }
 
 type tool struct {
-	Name string `json:"name"`
+	Name      string   `json:"name"`
+	namespace string   // of OpenAI
+	custom    bool     // its input is text
+	fields    []string // of its input
+	list      bool     // its command is a list of arguments
 }
 
 // ServeHTTP implements http.Handler.
 func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	shown := r.Header.Get("X-Api-Key")
-	if shown == "" {
-		shown = strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	}
 	status := http.StatusOK
 	defer func() {
 		s.mu.Lock()
@@ -117,19 +135,19 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.requests = append(s.requests, Request{r.URL.Path, r.Header.Clone(), body, status})
 	}()
 	var a asked
-	switch {
-	case shown != s.key:
-		status = http.StatusUnauthorized
-		refuse(w, status, "authentication_error", "invalid x-api-key")
-		return
-	case r.URL.Path == "/v1/messages/count_tokens":
-		answer(w, map[string]any{"input_tokens": len(body) / 4})
+	f, understood := understand(r.URL.Path, body, &a)
+	if shown(r) != s.key {
+		status = f.wrongKey.status
+		f.refuse(w, status, f.wrongKey.kind, f.wrongKey.message)
 		return
 	}
-	form, ok := s.understand(r.URL.Path, body, &a)
-	if !ok {
+	if counted := counted(r, len(body)); counted != nil {
+		answer(w, counted)
+		return
+	}
+	if !understood {
 		status = http.StatusNotFound
-		refuse(w, status, "not_found_error", "Not Found")
+		f.refuse(w, status, "not_found_error", "Not Found")
 		return
 	}
 	name, at := place(a.Messages)
@@ -140,10 +158,10 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if step.After != "none" {
 			w.Header().Set("Retry-After", cmp.Or(step.After, "0"))
 		}
-		refuse(w, status, step.Kind, "the stub was set to fail")
+		f.refuse(w, status, step.Kind, "the stub was set to fail")
 	case fault && step.Hang:
 		if a.Stream {
-			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Content-Type", f.stream)
 			_ = http.NewResponseController(w).Flush()
 		}
 		select {
@@ -151,30 +169,54 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-s.done:
 		}
 	default:
-		speak(w, form, a, len(body), name, at, step, fault && step.Cut)
+		speak(w, f, a, len(body), name, at, step, fault && step.Cut)
 	}
 }
 
-// understand decodes a request, and returns the event format of its answer.
-func (s *Stub) understand(path string, body []byte,
-	a *asked) (form func(w io.Writer, kind string, fields map[string]any), ok bool) {
-	if path == "/v1/messages" {
-		return serverSent, json.Unmarshal(body, a) == nil
+// shown returns the key of a request.
+func shown(r *http.Request) string {
+	return cmp.Or(r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key"), r.URL.Query().Get("key"),
+		strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+}
+
+// counted returns the answer to a request that counts tokens or lists models; nil for other requests.
+func counted(r *http.Request, size int) map[string]any {
+	switch {
+	case r.URL.Path == "/v1/messages/count_tokens":
+		return map[string]any{"input_tokens": size / 4}
+	case strings.HasSuffix(r.URL.Path, ":countTokens"):
+		return map[string]any{"totalTokens": size / 4}
+	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/models"):
+		return map[string]any{"object": "list", "data": []any{map[string]any{"id": "stub", "object": "model"}},
+			"models": []any{map[string]any{"name": "models/stub"}}}
 	}
-	rest, ok := strings.CutPrefix(path, "/model/")
+	return nil
+}
+
+// understand decodes a request, and returns the form of its answer.
+func understand(path string, body []byte, a *asked) (f form, ok bool) {
+	rest, bedrock := strings.CutPrefix(path, "/model/")
 	model, call, _ := strings.Cut(rest, "/")
 	switch {
-	case !ok:
-		return nil, false
-	case call == "converse-stream":
+	case strings.HasSuffix(path, "/responses"):
+		return responses(), json.Unmarshal(body, &responsesRequest{to: a}) == nil
+	case strings.HasSuffix(path, "/chat/completions"):
+		r := chatRequest{to: a}
+		ok = json.Unmarshal(body, &r) == nil
+		return chat(r.usage), ok
+	case strings.Contains(path, "/models/") && strings.Contains(path, ":"):
+		return gemini(), json.Unmarshal(body, &geminiRequest{to: a, path: path}) == nil
+	case bedrock && call == "converse-stream":
 		ok = json.Unmarshal(body, &converse{to: a}) == nil
-		form = conversed()
-	case call == "invoke-with-response-stream" || call == "invoke":
+		f = framed(conversed())
+	case bedrock && (call == "invoke-with-response-stream" || call == "invoke"):
 		ok = json.Unmarshal(body, a) == nil
-		form = invoked
+		f = framed(invoked)
+	default:
+		return messages, path == "/v1/messages" && json.Unmarshal(body, a) == nil
 	}
-	a.bedrock, a.Model, a.Stream = true, model, call != "invoke"
-	return form, ok && form != nil
+	a.Model, a.Stream = model, call != "invoke"
+	return f, ok
 }
 
 // step returns the next step, and whether it must fail.
@@ -234,8 +276,7 @@ func place(messages []message) (name string, at int) {
 
 // speak sends a step, as a stream of events
 // (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
-func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), a asked, size int, name string, at int,
-	step Step, cut bool) {
+func speak(w http.ResponseWriter, f form, a asked, size int, name string, at int, step Step, cut bool) {
 	var blocks []map[string]any
 	if step.Say != "" || step.Call == "" {
 		blocks = append(blocks, map[string]any{"type": "text", "text": step.Say})
@@ -243,9 +284,9 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 	reason := "end_turn"
 	if step.Call != "" {
 		reason = "tool_use"
-		called, input := fit(a, step)
+		c := fit(a, step)
 		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size),
-			"name": called, "input": input})
+			"name": c.Name, "input": c.input, "namespace": c.namespace, "custom": c.custom, "text": c.text})
 	}
 	in, out := size/4, 50
 	m := map[string]any{"id": fmt.Sprintf("msg_%s_%d_%d", name, at, size), "type": "message", "role": "assistant",
@@ -255,16 +296,13 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 	if !a.Stream {
 		m["content"], m["stop_reason"] = blocks, reason
 		m["usage"].(map[string]any)["output_tokens"] = out
-		answer(w, m)
+		answer(w, f.whole(m))
 		return
 	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	if a.bedrock {
-		w.Header().Set("Content-Type", "application/vnd.amazon.eventstream")
-	}
+	w.Header().Set("Content-Type", f.stream)
 	send := func(kind string, fields map[string]any) {
 		fields["type"] = kind
-		form(w, kind, fields)
+		f.event(w, kind, fields)
 		_ = http.NewResponseController(w).Flush()
 	}
 	send("message_start", map[string]any{"message": m})
@@ -279,7 +317,7 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 		} else {
 			begun["text"] = ""
 		}
-		send("content_block_start", map[string]any{"index": i, "content_block": begun})
+		send("content_block_start", map[string]any{"index": i, "content_block": begun, "whole": b})
 		for piece := range slices.Chunk([]byte(whole.(string)), 4096) {
 			send("content_block_delta", map[string]any{"index": i,
 				"delta": map[string]any{"type": delta, field: string(piece)}})
@@ -292,32 +330,6 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": reason, "stop_sequence": nil},
 		"usage": map[string]any{"output_tokens": out}})
 	send("message_stop", map[string]any{})
-}
-
-// fit converts the tool of a step and its input to those of the requesting agent: OpenCode uses
-// lower-case tool names and camel-case fields.
-func fit(a asked, step Step) (string, map[string]any) {
-	for _, t := range a.Tools {
-		if t.Name == step.Call {
-			return step.Call, step.Input
-		}
-	}
-	if step.Call == "AskUserQuestion" {
-		return "question", step.Input
-	}
-	input := map[string]any{}
-	for key, value := range step.Input {
-		parts := strings.Split(key, "_")
-		for i := range parts[1:] {
-			parts[i+1] = strings.ToUpper(parts[i+1][:1]) + parts[i+1][1:]
-		}
-		input[strings.Join(parts, "")] = value
-	}
-	name := strings.ToLower(step.Call)
-	if rest, ok := strings.CutPrefix(step.Call, "mcp__"); ok {
-		return strings.Replace(rest, "__", "_", 1), step.Input
-	}
-	return name, input
 }
 
 func answer(w http.ResponseWriter, v any) {

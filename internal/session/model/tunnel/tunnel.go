@@ -85,6 +85,11 @@ func run(ctx context.Context, agents, servers int, stdout io.Writer) error {
 	}
 	s := &http.Server{ReadHeaderTimeout: headerTime, Handler: http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
+		if r.Header.Get("Upgrade") != "" { // the connection to the server cannot carry it
+			http.Error(w, `{"error":{"message":"Harvest: WebSockets are not supported","type":"invalid_request_error"}}`,
+				http.StatusUpgradeRequired)
+			return
+		}
 		// Otherwise, net/http closes the body of a request once the answer begins, and an early answer is cut.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		proxy.ServeHTTP(w, r)

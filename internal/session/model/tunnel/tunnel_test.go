@@ -217,3 +217,22 @@ func TestMainRefuses(t *testing.T) {
 		t.Error(tunnel.URL())
 	}
 }
+
+// TestWebSocketsAreRefused checks that a program that wants a WebSocket learns at once that there is none.
+func TestWebSocketsAreRefused(t *testing.T) {
+	t.Parallel()
+	url, _ := start(t)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/openai/v1/responses", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusUpgradeRequired {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,36 @@
+package host
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+)
+
+// codexVersion is that of the npm package.
+const codexVersion = "0.171.0"
+
+// Codex returns the path of the Codex program on this machine. It downloads it if it is not there.
+func Codex(t *testing.T) string {
+	t.Helper()
+	dir := testenv.Cache(t, "codex-"+codexVersion)
+	program := filepath.Join(dir, "package", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "pack", "--registry",
+		testenv.NPMRegistry(t), "--pack-destination", dir, "@openai/codex@"+codexVersion+"-linux-x64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm pack: %v: %s", err, out)
+	}
+	file := filepath.Join(dir, "openai-codex-"+codexVersion+"-linux-x64.tgz")
+	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", file, "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("unpack Codex: %v: %s", err, out)
+	}
+	return program
+}
