@@ -27,6 +27,7 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 			model.Anthropic: cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
 			model.Bedrock:   os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"),
 			model.OpenAI:    os.Getenv("OPENAI_BASE_URL"), model.OpenRouter: os.Getenv("OPENROUTER_BASE_URL"),
+			model.Gemini: os.Getenv("GOOGLE_GEMINI_BASE_URL"),
 		},
 		Key: key,
 		Credential: func(ctx context.Context, account string, names []string,

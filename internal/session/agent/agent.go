@@ -79,6 +79,7 @@ const (
 
 	OpenAI     Provider = "openai"     // or a server with a compatible API
 	OpenRouter Provider = "openrouter" // whose API is OpenAI's
+	Gemini     Provider = "gemini"     // Google's
 )
 
 // Speaker is an Agent that does not use Anthropic or Bedrock, or uses other providers, too.
@@ -99,6 +100,7 @@ const (
 
 	AccessOpenAI     AccessKind = "openai"     // key of OpenAI; the URL ends in /v1
 	AccessOpenRouter AccessKind = "openrouter" // key of OpenRouter; the URL ends in /v1
+	AccessGemini     AccessKind = "gemini"     // key of Gemini; the URL has no version
 )
 
 // Approval determines which tools run without asking.

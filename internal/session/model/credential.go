@@ -19,6 +19,7 @@ const (
 
 	OpenAIKey     Kind = "openai"     // same header, for OpenAI or a compatible API
 	OpenRouterKey Kind = "openrouter" // same header, for OpenRouter
+	GeminiKey     Kind = "gemini"     // header X-Goog-Api-Key
 )
 
 // Credential authenticates at the provider of a model. The zero Credential means that there is
@@ -47,6 +48,8 @@ var sources = []source{
 	{"AWS_BEDROCK_API_KEY", BedrockKey, Bedrock, ""},
 	{"OPENAI_API_KEY", OpenAIKey, OpenAI, "OPENAI_BASE_URL"},
 	{"OPENROUTER_API_KEY", OpenRouterKey, OpenRouter, "OPENROUTER_BASE_URL"},
+	{"GEMINI_API_KEY", GeminiKey, Gemini, "GOOGLE_GEMINI_BASE_URL"},
+	{"GOOGLE_API_KEY", GeminiKey, Gemini, "GOOGLE_GEMINI_BASE_URL"},
 }
 
 // Default returns the kind of credentials that a provider prefers.

@@ -132,7 +132,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		api.refuse(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
 		return
 	}
-	x := &exchange{g: g, grant: grant, api: api, to: to, w: w, r: r}
+	x := &exchange{g: g, grant: grant, api: api, to: to, w: w, r: r, model: to.model}
 	if f := x.prepare(); f != nil {
 		x.fail(*f)
 		return
@@ -292,17 +292,22 @@ func (g *Gateway) foreign(c Credential) bool {
 
 // shown returns the token of a request.
 func shown(r *http.Request) string {
-	if token := r.Header.Get("X-Api-Key"); token != "" {
+	for _, name := range []string{"X-Api-Key", "X-Goog-Api-Key"} {
+		if token := r.Header.Get(name); token != "" {
+			return token
+		}
+	}
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		return token
 	}
-	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	return token
+	return r.URL.Query().Get("key")
 }
 
 // removed are the headers that the gateway keeps from the API: credentials of the sandbox, and the choice of an
 // organization or project, which belongs to the account.
 var removed = []string{"X-Api-Key", "Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
-	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Openai-Organization", "Openai-Project"}
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Openai-Organization", "Openai-Project",
+	"X-Goog-Api-Key", "X-Goog-User-Project", "X-Http-Method-Override"}
 
 // rewrite replaces the credential and target of the request.
 func (x *exchange) rewrite(p *httputil.ProxyRequest) {

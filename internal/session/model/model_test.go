@@ -32,7 +32,7 @@ var providers = []model.Provider{model.Anthropic, model.Bedrock}
 // upstreams are the addresses of all providers at one server.
 func upstreams(url string) map[model.Provider]string {
 	return map[model.Provider]string{model.Anthropic: url, model.Bedrock: url, model.OpenAI: url + "/v1",
-		model.OpenRouter: url + "/api/v1"}
+		model.OpenRouter: url + "/api/v1", model.Gemini: url}
 }
 
 // world is a gateway in front of a stub.
@@ -128,6 +128,18 @@ func (w *world) answer(t *testing.T, method, path, token, body string) (int, str
 	} else {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	return w.receive(t, req)
+}
+
+// send is do for any request.
+func (w *world) send(t *testing.T, r *http.Request) (int, string) {
+	t.Helper()
+	status, text, _ := w.receive(t, r)
+	return status, text
+}
+
+func (w *world) receive(t *testing.T, req *http.Request) (int, string, http.Header) {
+	t.Helper()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

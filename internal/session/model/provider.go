@@ -16,6 +16,7 @@ const (
 
 	OpenAI     Provider = "openai" // and servers with a compatible API
 	OpenRouter Provider = "openrouter"
+	Gemini     Provider = "gemini" // Google's, with a key of AI Studio
 )
 
 // Path returns the path of a provider's API at the gateway.
@@ -40,6 +41,7 @@ type api struct {
 type route struct {
 	asks   bool   // a model answers
 	decode decode // reads the answer; nil if it has no usage
+	model  string // in the path; "" if it is not there
 	told   bool   // the answer itself says whether the model succeeded
 	named  bool   // the body of the request names the model
 	chat   bool   // the stream has usage only if the request asks for it
@@ -75,6 +77,8 @@ var apis = []api{
 		authorize: authorizeBearer, refuse: refuseOpenAI, missing: missingOpenAI},
 	{provider: OpenRouter, prefix: "/openrouter/v1", url: "https://openrouter.ai/api/v1", route: openAIRoute,
 		authorize: authorizeBearer, refuse: refuseOpenRouter, missing: missingOpenRouter},
+	{provider: Gemini, prefix: "/gemini", url: "https://generativelanguage.googleapis.com", route: geminiRoute,
+		authorize: authorizeGemini, refuse: refuseGemini, missing: missingGemini},
 }
 
 // apiOf returns the API of a provider.

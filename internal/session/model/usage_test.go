@@ -17,7 +17,8 @@ func metered(t testing.TB, kind, text string) (got string, used Usage, told bool
 }
 
 // through reads an answer through a meter. told reports that there was one.
-func through(t testing.TB, to route, drop bool, kind, text string) (got string, used Usage, result *Failure, told bool) {
+func through(t testing.TB, to route, drop bool, kind, text string) (got string, used Usage, result *Failure,
+	told bool) {
 	t.Helper()
 	answers := &Answers{}
 	answers.Note(&Failure{Message: "none"})
@@ -66,7 +67,8 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestOpenAIUsage checks usage and result of answers in the formats of OpenAI's documentation, as streams and as a whole.
+// TestOpenAIUsage checks usage and result of answers in the formats of OpenAI's documentation, as streams and as a
+// whole.
 func TestOpenAIUsage(t *testing.T) {
 	t.Parallel()
 	const (
@@ -82,12 +84,7 @@ func TestOpenAIUsage(t *testing.T) {
 	)
 	full := Usage{Model: "m", InputTokens: 10, OutputTokens: 20, CacheReadTokens: 60, CacheWriteTokens: 30}
 	estimate := func(out int64) Usage { return Usage{Model: "m", InputTokens: 100, OutputTokens: out} }
-	for _, c := range []struct {
-		name, kind, text string
-		decode           decode
-		want             Usage
-		failure          string // "": success
-	}{
+	checkAnswers(t, []answered{
 		{"response", stream, delta + "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":" +
 			"{\"status\":\"completed\"," + responses + "}}\n\n", decodeResponse, full, ""},
 		{"incomplete", stream, `data: {"type":"response.incomplete","response":{"status":"incomplete",` + responses +
@@ -104,7 +101,8 @@ func TestOpenAIUsage(t *testing.T) {
 			decodeResponse, full, ""},
 		{"whole failure", whole, `{"object":"response","status":"failed","error":{"code":"x","message":"y"},` +
 			responses + "}", decodeResponse, full, "y (x)"},
-		{"compaction", whole, `{"object":"response.compaction","output":[],` + responses + "}", decodeResponse, full, ""},
+		{"compaction", whole, `{"object":"response.compaction","output":[],` + responses + "}", decodeResponse, full,
+			""},
 		{"chat", stream, chunk + ended + `data: {"choices":[],` + chat + "}\n\ndata: [DONE]\n\n", decodeChat, full, ""},
 		{"chat without usage", stream, chunk + ended + "data: [DONE]\r\n\r\n", decodeChat, estimate(3), ""},
 		{"chat, usage with the last choice", stream, `data: {"choices":[{"finish_reason":"stop"}],` + chat + "}\n",
@@ -115,7 +113,20 @@ func TestOpenAIUsage(t *testing.T) {
 		{"whole chat", whole, `{"choices":[{"finish_reason":"tool_calls"}],` + chat + "}", decodeChat, full, ""},
 		{"negative", whole, `{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":-5,"completion_tokens":-1}}`,
 			decodeChat, Usage{Model: "m"}, ""},
-	} {
+	})
+}
+
+// answered is an answer of an API, and what the gateway must learn from it.
+type answered struct {
+	name, kind, text string
+	decode           decode
+	want             Usage
+	failure          string // "": success
+}
+
+func checkAnswers(t *testing.T, all []answered) {
+	t.Helper()
+	for _, c := range all {
 		to := route{asks: true, told: true, decode: c.decode}
 		got, used, failure, told := through(t, to, false, c.kind, c.text)
 		if got != c.text || used != c.want || !told {
@@ -125,6 +136,33 @@ func TestOpenAIUsage(t *testing.T) {
 			t.Errorf("%s: the result is %v, want %q", c.name, failure, c.failure)
 		}
 	}
+}
+
+// TestGeminiUsage is TestOpenAIUsage for Gemini.
+func TestGeminiUsage(t *testing.T) {
+	t.Parallel()
+	const (
+		stream = "text/event-stream"
+		whole  = "application/json"
+		usage  = `"usageMetadata":{"promptTokenCount":100,"cachedContentTokenCount":60,"candidatesTokenCount":5,` +
+			`"thoughtsTokenCount":15,"toolUsePromptTokenCount":2,"totalTokenCount":122}`
+		chunk = `{"candidates":[{"content":{"parts":[{"text":"x"}]}}],"usageMetadata":{"promptTokenCount":100}}`
+		ended = `{"candidates":[{"finishReason":"STOP"}],` + usage + "}"
+	)
+	full := Usage{Model: "m", InputTokens: 42, OutputTokens: 20, CacheReadTokens: 60}
+	begun := Usage{Model: "m", InputTokens: 100}
+	checkAnswers(t, []answered{
+		{"stream", stream, "data: " + chunk + "\r\n\r\ndata: " + ended + "\r\n\r\n", decodeGemini, full, ""},
+		{"cut", stream, "data: " + chunk + "\r\n\r\n", decodeGemini, begun, "broke off"},
+		{"array", whole, "[" + chunk + "\r\n,\r\n" + ended + "]", decodeGemini, full, ""},
+		{"whole", whole, ended, decodeGemini, full, ""},
+		{"blocked", whole, `{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":100}}`,
+			decodeGemini, begun, "the prompt was blocked (SAFETY)"},
+		{"error", stream, "data: " + chunk + "\n\ndata: " + `{"error":{"code":503,"message":"busy","status":` +
+			`"UNAVAILABLE"}}` + "\n\n", decodeGemini, begun, "busy (UNAVAILABLE)"},
+		{"without usage", stream, `data: {"candidates":[{"finishReason":"STOP"}]}` + "\n", decodeGemini,
+			Usage{Model: "m", InputTokens: 100, OutputTokens: 1}, ""},
+	})
 }
 
 // TestUnwantedUsageIsDropped checks that usage which the gateway has asked for does not reach the program, and that
@@ -153,10 +191,11 @@ func TestUnwantedUsageIsDropped(t *testing.T) {
 func FuzzMeter(f *testing.F) {
 	f.Add("data: {\"message\":{\"usage\":{\"input_tokens\":1}}}\n\ndata: {\"usage\":{}}")
 	f.Add("event: x\r\ndata:\n:\n\n")
-	f.Add(`data: {"type":"response.completed","response":{"usage":{"input_tokens":-1,"input_tokens_details":null}}}` + "\n")
+	f.Add(`data: {"type":"response.completed","response":{"usage":{"input_tokens":-1}}}` + "\n")
 	f.Add(`data: {"choices":[],"usage":{"prompt_tokens":1}}` + "\n\ndata: [DONE]\n\n")
 	f.Add(`{"error":["x"],"usage":{"cost":-1}}`)
-	decoders := []decode{decodeMessages, decodeResponse, decodeChat}
+	f.Add(`[{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":-1,"thoughtsTokenCount":-9}}]`)
+	decoders := []decode{decodeMessages, decodeResponse, decodeChat, decodeGemini}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, kind := range []string{"text/event-stream", "application/json"} {
 			for i, d := range decoders {

@@ -35,7 +35,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{stub: modeltest.New(t, host.ModelKey)}
 	var err error
 	w.Gateway, err = model.New(model.Options{Key: []byte("k"),
-		Upstreams: map[model.Provider]string{model.OpenAI: w.stub.URL + "/v1"},
+		Upstreams: map[model.Provider]string{model.OpenAI: w.stub.URL + "/v1", model.Gemini: w.stub.URL},
 		Credential: func(_ context.Context, _ string, _ []string, p []model.Provider) (model.Credential, error) {
 			return model.Credential{Kind: model.Default(p[0]), Value: host.ModelKey}, nil
 		}})

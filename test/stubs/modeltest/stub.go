@@ -38,6 +38,7 @@ type Step struct {
 // Request is a request of an agent.
 type Request struct {
 	Path   string
+	Query  string
 	Header http.Header
 	Body   []byte
 	Status int
@@ -132,7 +133,7 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.requests = append(s.requests, Request{r.URL.Path, r.Header.Clone(), body, status})
+		s.requests = append(s.requests, Request{r.URL.Path, r.URL.RawQuery, r.Header.Clone(), body, status})
 	}()
 	var a asked
 	f, understood := understand(r.URL.Path, body, &a)

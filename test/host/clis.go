@@ -34,3 +34,24 @@ func Codex(t *testing.T) string {
 	}
 	return program
 }
+
+// geminiVersion is that of the npm package.
+const geminiVersion = "0.61.0"
+
+// Gemini returns the path of the Gemini CLI on this machine. It downloads it if it is not there.
+func Gemini(t *testing.T) string {
+	t.Helper()
+	testenv.RequireTool(t, "node", "nodejs")
+	dir := testenv.Cache(t, "gemini-"+geminiVersion)
+	program := filepath.Join(dir, "node_modules", ".bin", "gemini")
+	if _, err := os.Stat(program); err == nil {
+		return program
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "install", "--registry",
+		testenv.NPMRegistry(t), "--prefix", dir, "--ignore-scripts", "--no-audit", "--no-fund",
+		"@google/gemini-cli@"+geminiVersion)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v: %s", err, out)
+	}
+	return program
+}
