@@ -7,7 +7,7 @@ import { Message, note, question, Tool, userMessage } from './turn.js';
 // permanent has the next steps after failures after which the same prompt would fail again.
 const permanent = {
   cost_limit: 'Create a session with a higher cost limit.', no_credit: 'Buy credit from the provider of the model, or use another key.',
-  key_refused: 'Use a valid key that may use the model.', unknown_model: 'Create a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or create a session.',
+  key_refused: 'Use a valid key that may use the model.', unknown_price: 'Add the price to model.prices of the server, or create a session without a cost limit.', unknown_model: 'Create a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or create a session.',
 };
 
 export const ownPrompt = 'Harvest asks the agent for the text of a pull request.';
@@ -142,7 +142,7 @@ function done(c, e) {
   if (e.interrupted) c.note(`Stopped${e.reason ? `: ${e.reason}` : ''}${took && ` · ${took}`}`);
   else if (e.failed && m?.purpose) c.note(`The agent wrote no text: ${e.text || e.reason || 'its turn failed'}`);
   else if (e.failed) failed(c, e);
-  else c.note([took, e.usage?.cost_usd ? money(e.usage.cost_usd) : ''].filter(Boolean).join(' · ')).classList.add('turn');
+  else c.note([took, e.usage?.cost_usd ? money(e.usage.cost_usd) : '', e.usage?.unpriced ? 'cost unknown' : ''].filter(Boolean).join(' · ')).classList.add('turn');
 }
 
 function failed(c, e) {

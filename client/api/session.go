@@ -175,6 +175,8 @@ type Usage struct {
 	CacheReadTokens  int64   `json:"cache_read_tokens"`
 	CacheWriteTokens int64   `json:"cache_write_tokens"`
 	Cost             float64 `json:"cost_usd"`
+	// Unpriced means that Cost is too low: it lacks requests to a model whose price is not known.
+	Unpriced bool `json:"unpriced,omitempty"`
 }
 
 // MessageRequest is the body of POST /v1/sessions/{id}/messages.

@@ -29,7 +29,7 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 			model.OpenAI:    os.Getenv("OPENAI_BASE_URL"), model.OpenRouter: os.Getenv("OPENROUTER_BASE_URL"),
 			model.Gemini: os.Getenv("GOOGLE_GEMINI_BASE_URL"),
 		},
-		Key: key,
+		Prices: cfg.Model.Prices, Key: key,
 		Credential: func(ctx context.Context, account string, names []string,
 			providers []model.Provider) (model.Credential, error) {
 			_, found, err := secrets.Find(ctx, account, names, model.Keys(providers...))

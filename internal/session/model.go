@@ -2,6 +2,7 @@ package session
 
 import (
 	"cmp"
+	"math"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
@@ -25,16 +26,18 @@ func (r *runner) openLine() {
 		ID: r.id, Account: r.account, Secrets: s.Sandbox.Secrets,
 		Spend: func(u model.Usage) {
 			r.mu.Lock()
-			r.spent += u.Cost()
-			r.mu.Unlock()
+			defer r.mu.Unlock()
+			r.used.Add(agent.Usage{InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
+				CacheReadTokens: u.CacheReadTokens, CacheWriteTokens: u.CacheWriteTokens, Cost: u.Cost,
+				Unpriced: u.Unpriced})
 		},
 		Left: func() float64 {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.s.Limits.USD <= 0 {
-				return 1
+				return math.Inf(1)
 			}
-			return r.s.Limits.USD - r.s.Usage.Cost - r.spent
+			return r.s.Limits.USD - r.s.Usage.Cost - r.used.Cost
 		},
 		Answers: &r.answers,
 	})
@@ -55,11 +58,33 @@ func failedTurn(e agent.Event, overspent string, answer *model.Failure) (string,
 	return e.Text, cause.Of(cmp.Or(e.Text, e.Reason))
 }
 
+// believed returns the end of a turn as failed if the program's word for its success is not worth much, and the last
+// request to the model failed.
+func believed(e agent.Event, answer *model.Failure) agent.Event {
+	e.Failed = e.Failed || e.Unproven && !e.Interrupted && answer != nil
+	return e
+}
+
+// usage returns the usage of a turn: that which the agent reports, or else that which the gateway has counted. Agents
+// without a price list report tokens only.
+func (r *runner) usage(reported *agent.Usage) agent.Usage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if reported == nil {
+		return r.used
+	}
+	u := *reported
+	if u.Cost == 0 {
+		u.Cost, u.Unpriced = r.used.Cost, r.used.Unpriced
+	}
+	return u
+}
+
 // overspent returns the reason for a failed turn if the cost limit caused the failure.
 func (r *runner) overspent() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.s.Limits.USD; l > 0 && r.spent > 0 && r.s.Usage.Cost+r.spent >= l {
+	if l := r.s.Limits.USD; l > 0 && r.used.Cost > 0 && r.s.Usage.Cost+r.used.Cost >= l {
 		return "the session has reached its cost limit"
 	}
 	return ""

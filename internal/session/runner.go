@@ -42,9 +42,9 @@ type runner struct {
 
 	mu sync.Mutex
 	s  records.Session // guarded by mu for readers outside of the loop; only the loop changes it
-	// spent is the cost in USD of the turn's requests so far, by the gateway's price list; guarded by mu. When the
-	// turn ends, the agent's own total counts.
-	spent   float64
+	// used is the usage of the turn's requests so far, as the gateway has counted; guarded by mu. When the turn ends,
+	// the agent's own total counts, if it has one.
+	used    agent.Usage
 	answers model.Answers // of the model to the turn's requests
 
 	people atomic.Int32 // who follow the session and can answer
@@ -508,12 +508,14 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	m := *r.current
 	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), records.Completed
 	status, reason, permanent := records.Done, "", cause.Cause("")
-	if e.Usage != nil {
-		m.Usage = *e.Usage
+	if m.Usage = r.usage(e.Usage); m.Usage != (agent.Usage{}) {
+		e.Usage = &m.Usage
 	}
 	if r.stopped != "" { // regardless of the agent's own description
 		e.Interrupted, e.Failed, e.Reason = true, true, r.stopped
 	}
+	answer := r.answers.Take()
+	e = believed(e, answer)
 	switch {
 	case e.Interrupted:
 		m.State, reason = records.Stopped, "the turn was interrupted"
@@ -521,18 +523,17 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 			reason += ": " + r.stopped
 		}
 	case e.Failed:
-		e.Text, permanent = failedTurn(e, r.overspent(), r.answers.Take())
+		e.Text, permanent = failedTurn(e, r.overspent(), answer)
 		m.State, m.Reply, status = records.Broken, logf.Redacted(e.Text), records.Failed
 		reason = cmp.Or(e.Text, e.Reason, "the turn failed")
 	}
-	r.answers.Note(nil)
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
 	r.change(func(s *records.Session) {
 		s.Turns++
 		s.Usage.Add(m.Usage)
-		s.Answered, s.Asked, s.Stopping, r.spent = nil, nil, "", 0
+		s.Answered, s.Asked, s.Stopping, r.used = nil, nil, "", agent.Usage{}
 	})
 	r.publish(append(drafts, draft{string(agent.Done), records.Event{Event: e, Message: &m, Cause: permanent,
 		Offset: end}})...)

@@ -99,3 +99,46 @@ func TestFailedTurn(t *testing.T) {
 		}
 	}
 }
+
+// TestUnprovenTurnNeedsTheModel checks that a turn counts as done only if the model succeeded, where the agent says
+// "done" in any case.
+//
+// mission: E1
+func TestUnprovenTurnNeedsTheModel(t *testing.T) {
+	failure := &model.Failure{Status: 500}
+	for _, c := range []struct {
+		e      agent.Event
+		answer *model.Failure
+		want   bool
+	}{
+		{agent.Event{Unproven: true}, failure, true},
+		{agent.Event{Unproven: true}, nil, false},
+		{agent.Event{Unproven: true, Interrupted: true}, failure, false},
+		{agent.Event{}, failure, false}, // it has recovered by itself
+		{agent.Event{Failed: true}, nil, true},
+	} {
+		if got := believed(c.e, c.answer).Failed; got != c.want {
+			t.Errorf("%+v, %v: failed %t", c.e, c.answer, got)
+		}
+	}
+}
+
+// TestUsageOfTurn checks that the gateway's count fills in what an agent does not report.
+//
+// mission: F6
+func TestUsageOfTurn(t *testing.T) {
+	counted := agent.Usage{InputTokens: 10, OutputTokens: 5, Cost: 0.5, Unpriced: true}
+	r := &runner{used: counted}
+	for _, c := range []struct {
+		reported *agent.Usage
+		want     agent.Usage
+	}{
+		{nil, counted},
+		{&agent.Usage{InputTokens: 12}, agent.Usage{InputTokens: 12, Cost: 0.5, Unpriced: true}},
+		{&agent.Usage{InputTokens: 12, Cost: 0.7}, agent.Usage{InputTokens: 12, Cost: 0.7}},
+	} {
+		if got := r.usage(c.reported); got != c.want {
+			t.Errorf("%+v: %+v, want %+v", c.reported, got, c.want)
+		}
+	}
+}

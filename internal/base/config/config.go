@@ -188,6 +188,9 @@ type Model struct {
 	// or Anthropic.
 	URL     string
 	Gateway bool // through the server, which adds the credentials; otherwise agents get them
+	// Prices are prices of models that precede the list prices, as MODEL=INPUT/OUTPUT[/CACHED] in USD per million
+	// tokens.
+	Prices []string
 }
 
 // Modal configures how programs written for Modal reach this server, and how the engine modal reaches Modal.

@@ -308,6 +308,17 @@ var options = []option{
 		}),
 	opt("model.gateway", "agents send requests for models through the server, which alone has the key",
 		func(c *Config) *bool { return &c.Model.Gateway }, anything),
+	opt("model.prices",
+		"prices of models in USD per million tokens, as MODEL=INPUT/OUTPUT[/CACHED], such as my-model=1.5/6",
+		func(c *Config) *[]string { return &c.Model.Prices }, func(all []string) string {
+			for _, text := range all {
+				name, values, _ := strings.Cut(text, "=")
+				if n := strings.Count(values, "/"); name == "" || n < 1 || n > 2 {
+					return "write MODEL=INPUT/OUTPUT in USD per million tokens, such as my-model=1.5/6"
+				}
+			}
+			return ""
+		}),
 	opt("s3.bucket", "bucket for volumes without a bucket of their own; empty means none",
 		func(c *Config) *string { return &c.S3.Bucket }, bucket),
 	opt("s3.prefix", "prefix of keys in the bucket; account and volume follow",

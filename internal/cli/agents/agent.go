@@ -326,6 +326,8 @@ var permanent = map[string]struct {
 		"buy credit from the provider of the model, or use another key: harvest secret set"},
 	"key_refused":   {errors.Denied, "use a valid key that may use the model: harvest secret set"},
 	"unknown_model": {errors.Invalid, "name an existing model: harvest agent --model"},
+	"unknown_price": {errors.Denied,
+		"add the price to model.prices of the server, or begin a session without --max-usd"},
 	"prompt_too_long": {errors.Invalid,
 		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
 }

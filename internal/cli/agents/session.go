@@ -37,7 +37,11 @@ func (c commands) sessionsCommand() *cobra.Command {
 			return server.Sessions(ctx, all)
 		},
 		func(s api.Session) (string, []string) {
-			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost),
+			cost := fmt.Sprintf("$%.2f", s.Usage.Cost)
+			if s.Usage.Unpriced {
+				cost += "+?"
+			}
+			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), cost,
 				cli.Ago(s.Active), chat.Plain(s.Title)}
 		})
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list sessions that have ended")

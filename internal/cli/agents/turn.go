@@ -178,8 +178,12 @@ func (v *turnView) done(e api.SessionEvent) {
 		v.endLine()
 	}
 	if u := e.Usage; u != nil && !v.c.Quiet && u.InputTokens+u.OutputTokens > 0 {
-		fmt.Fprintf(v.c.Err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
-			u.OutputTokens, u.Cost)
+		cost := fmt.Sprintf("$%.4f", u.Cost)
+		if u.Unpriced {
+			cost += " and an unknown cost: the price of the model is not known"
+		}
+		fmt.Fprintf(v.c.Err, "%d tokens in, %d out, %s\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
+			u.OutputTokens, cost)
 	}
 }
 

@@ -137,6 +137,7 @@ func TestTurnResult(t *testing.T) {
 		"unknown_model":   {errors.Invalid, "--model"},
 		"prompt_too_long": {errors.Invalid, "--continue"},
 		"cost_limit":      {errors.Denied, "--max-usd"},
+		"unknown_price":   {errors.Denied, "model.prices"},
 		"":                {errors.Unavailable, "harvest send ses_1"},
 		"of a new server": {errors.Unavailable, "harvest send ses_1"},
 	} {

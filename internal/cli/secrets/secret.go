@@ -30,8 +30,9 @@ again. A sandbox that is created with --secret NAME has them in the environment 
 do not contain them.
 
 On your own machine, keys and tokens in the environment of the server are secrets as well:
-ANTHROPIC_API_KEY of the secret anthropic, GITHUB_TOKEN of github, MODAL_TOKEN_ID and
-MODAL_TOKEN_SECRET of modal, and so on. harvest secret ls lists them.
+ANTHROPIC_API_KEY of the secret anthropic, OPENAI_API_KEY of openai, GEMINI_API_KEY of gemini,
+GITHUB_TOKEN of github, MODAL_TOKEN_ID and MODAL_TOKEN_SECRET of modal, and so on. harvest secret ls
+lists them.
 
 REGISTRY_SERVER, REGISTRY_USERNAME and REGISTRY_PASSWORD of any secret are the credentials of a
 registry of images.`,

@@ -174,6 +174,9 @@ type Event struct {
 	// command ended. In such a Ready event, Text is the reason.
 	Own   bool `json:"own,omitempty"`
 	Tasks int  `json:"-"`
+	// Unproven marks a Done event of a program that reports success although its model failed. If the turn's last
+	// request to the model failed, so did the turn.
+	Unproven bool `json:"-"`
 	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
 	Prompts []string `json:"-"`
 
@@ -215,7 +218,9 @@ type Usage struct {
 	OutputTokens     int64   `json:"output_tokens"`
 	CacheReadTokens  int64   `json:"cache_read_tokens"`
 	CacheWriteTokens int64   `json:"cache_write_tokens"`
-	Cost             float64 `json:"cost_usd"` // by the program's own price list
+	Cost             float64 `json:"cost_usd"` // by the program's own price list, or else by the server's
+	// Unpriced means that Cost is too low: it lacks requests to a model whose price is not known.
+	Unpriced bool `json:"unpriced,omitempty"`
 }
 
 // Add adds v to u.
@@ -225,6 +230,7 @@ func (u *Usage) Add(v Usage) {
 	u.CacheReadTokens += v.CacheReadTokens
 	u.CacheWriteTokens += v.CacheWriteTokens
 	u.Cost += v.Cost
+	u.Unpriced = u.Unpriced || v.Unpriced
 }
 
 // MCP is the state of an MCP server as the agent reports it.

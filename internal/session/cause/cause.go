@@ -13,6 +13,7 @@ const (
 	Key    Cause = "key_refused"     // the key is invalid, or may not use the model
 	Model  Cause = "unknown_model"   // the model does not exist
 	Length Cause = "prompt_too_long" // prompt and history exceed the model's context
+	Price  Cause = "unknown_price"   // the session has a limit of cost, and the model's price is not known
 )
 
 // causes are parts of the error texts of agents and models, in lower case.

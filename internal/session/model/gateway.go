@@ -13,6 +13,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -34,6 +35,9 @@ type Options struct {
 	// secrets or else from all secrets of the account. It returns the zero Credential if neither has
 	// one. It is called for each request, so that a credential can be replaced while agents work.
 	Credential func(ctx context.Context, account string, secrets []string, providers []Provider) (Credential, error)
+	// Prices are prices of models that precede the list prices, as MODEL=INPUT/OUTPUT or
+	// MODEL=INPUT/OUTPUT/CACHED, in USD per million tokens. A MODEL that ends in "*" is a prefix.
+	Prices []string
 	// Key signs the tokens, which are valid while it stays the same.
 	Key []byte
 	// Transport sends the requests to the addresses above; nil selects a transport of the gateway.
@@ -45,7 +49,8 @@ type Options struct {
 
 // Gateway forwards requests. It is safe for concurrent use.
 type Gateway struct {
-	opts Options
+	opts   Options
+	prices []price // of the operator
 }
 
 // New returns a Gateway. It returns Invalid if an upstream is not a URL.
@@ -58,6 +63,10 @@ func New(opts Options) (*Gateway, error) {
 			return nil, err
 		}
 	}
+	prices, err := parsePrices(opts.Prices)
+	if err != nil {
+		return nil, err
+	}
 	if opts.Transport == nil {
 		opts.Transport = NewTransport(netguard.Rules{Any: true})
 	}
@@ -65,7 +74,7 @@ func New(opts Options) (*Gateway, error) {
 		t := NewTransport(netguard.Rules{})
 		opts.Regional = func(string) http.RoundTripper { return t }
 	}
-	return &Gateway{opts}, nil
+	return &Gateway{opts, prices}, nil
 }
 
 // checkURL returns Invalid if text is not the URL of an API.
@@ -106,7 +115,8 @@ type Grant struct {
 	Account string
 	Secrets []string // named secrets to try first
 	// Spend, if set, receives the usage of each request at its end. Left, if set, returns the
-	// remaining budget in USD before each request. Both must be safe for concurrent use.
+	// remaining budget in USD before each request; +Inf means no limit. Both must be safe for
+	// concurrent use.
 	Spend func(Usage)
 	Left  func() float64
 	// Answers, if set, keeps the result of the last request to a model.
@@ -173,7 +183,11 @@ func (x *exchange) fail(f Failure) {
 // prepare finds the credential and the address for the request. It returns the reason to refuse it,
 // or nil.
 func (x *exchange) prepare() *Failure {
-	if x.grant.Left != nil && x.grant.Left() <= 0 {
+	left := math.Inf(1)
+	if x.grant.Left != nil {
+		left = x.grant.Left()
+	}
+	if left <= 0 {
 		return &Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Cost,
 			Message: "the session's limit of cost is reached"}
 	}
@@ -196,7 +210,14 @@ func (x *exchange) prepare() *Failure {
 		return &Failure{Message: "the address of the model's API cannot be used"}
 	}
 	if x.to.named {
-		return x.read()
+		if f := x.read(); f != nil {
+			return f
+		}
+	}
+	if x.to.asks && !math.IsInf(left, 1) && !x.g.priced(x.api.provider, x.model) {
+		return &Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Price,
+			Message: fmt.Sprintf("the price of the model %.80q is not known, so that the session's limit of cost cannot "+
+				"be kept. Add it to model.prices in the server's configuration, or remove the limit", x.model)}
 	}
 	return nil
 }

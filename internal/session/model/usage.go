@@ -5,46 +5,17 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strings"
 )
 
-// Usage is the token usage of one request.
+// Usage is the usage of one request.
 type Usage struct {
 	Model            string
 	InputTokens      int64
 	OutputTokens     int64
 	CacheReadTokens  int64
 	CacheWriteTokens int64
-}
-
-// price is in USD per million tokens.
-type price struct {
-	family        string
-	input, output float64
-}
-
-// prices by family. The first is the price that Claude Code 2.1.328 prints for that model. The
-// others assume the usual ratio of their families and were not compared with a bill. An unknown
-// model has the first price, so that a limit is reached too early rather than too late.
-var prices = []price{{"opus", 4, 20}, {"sonnet", 3, 15}, {"haiku", 1, 5}}
-
-// Prices of cached tokens, relative to an input token:
-// https://docs.claude.com/en/docs/build-with-claude/prompt-caching.
-const (
-	cacheRead  = 0.1
-	cacheWrite = 1.25
-)
-
-// Cost returns the list price of u in USD.
-func (u Usage) Cost() float64 {
-	p := prices[0]
-	for _, known := range prices {
-		if strings.Contains(u.Model, known.family) {
-			p = known
-		}
-	}
-	in := float64(u.InputTokens) + cacheRead*float64(u.CacheReadTokens) + cacheWrite*float64(u.CacheWriteTokens)
-	return (in*p.input + float64(u.OutputTokens)*p.output) / 1e6
+	Cost             float64 // list price in USD
+	Unpriced         bool    // the price of the model is not known
 }
 
 // meter reads the usage and the result of a request from its answer in transit.
@@ -170,16 +141,16 @@ func (m *meter) Close() error {
 // usage returns the usage of the request. An answer that broke off has none in some APIs; it is estimated.
 func (m *meter) usage() Usage {
 	u := m.answer.usage
-	if !m.x.to.told {
-		return u
+	if m.x.to.told {
+		u.Model = m.x.model
 	}
-	u.Model = m.x.model
-	if !m.answer.counted {
+	if m.x.to.told && !m.answer.counted {
 		u.InputTokens, u.OutputTokens = m.x.sent.n/bytesPerToken, m.size/bytesPerToken
 		if m.stream { // an event for each token
 			u.OutputTokens = m.events
 		}
 	}
+	m.x.g.bill(m.x.api.provider, &u, m.answer)
 	return u
 }
 
