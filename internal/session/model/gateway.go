@@ -216,8 +216,8 @@ func (x *exchange) prepare() *Failure {
 	}
 	if x.to.asks && !math.IsInf(left, 1) && !x.g.priced(x.api.provider, x.model) {
 		return &Failure{Status: http.StatusForbidden, Type: "billing_error", Own: cause.Price,
-			Message: fmt.Sprintf("the price of the model %.80q is not known, so that the session's limit of cost cannot "+
-				"be kept. Add it to model.prices in the server's configuration, or remove the limit", x.model)}
+			Message: fmt.Sprintf("the price of the model %.80q is not known, so that the session's limit of cost "+
+				"cannot be kept. Add it to model.prices in the server's configuration, or remove the limit", x.model)}
 	}
 	return nil
 }

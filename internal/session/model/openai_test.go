@@ -42,7 +42,8 @@ func TestOpenAI(t *testing.T) {
 	}{
 		{"responses", "/openai/v1/responses", respond, openAI, "/v1/responses",
 			[]string{`"delta":"Hello."`, "response.completed"}, false},
-		{"whole response", "/openai/v1/responses", respondWhole, openAI, "/v1/responses", []string{`"text":"Hello."`}, false},
+		{"whole response", "/openai/v1/responses", respondWhole, openAI, "/v1/responses",
+			[]string{`"text":"Hello."`}, false},
 		{"chat", "/openai/v1/chat/completions", chat, openAI, "/v1/chat/completions",
 			[]string{`"content":"Hello."`, "[DONE]"}, false},
 		{"chat with usage", "/openai/v1/chat/completions", chatUsage, openAI, "/v1/chat/completions",
@@ -92,7 +93,8 @@ func TestOpenAIServesModelsOnly(t *testing.T) {
 	w := newWorld(t)
 	w.set(openAI, nil, 1)
 	token := w.Token("ses_1")
-	if status, text := w.do(t, "GET", "/openai/v1/models", token, ""); status != 200 || !strings.Contains(text, "stub") {
+	status, text := w.do(t, "GET", "/openai/v1/models", token, "")
+	if status != 200 || !strings.Contains(text, "stub") {
 		t.Errorf("models: %d %s", status, text)
 	}
 	for _, c := range []struct {
@@ -104,10 +106,12 @@ func TestOpenAIServesModelsOnly(t *testing.T) {
 	}{
 		{"another token", "POST", "/openai/v1/responses", "sk", respond, openAI, 1, 403, "not the session's"},
 		{"files", "GET", "/openai/v1/files", token, "", openAI, 1, 404, "messages of models only"},
-		{"stored responses", "GET", "/openai/v1/responses/resp_1", token, "", openAI, 1, 404, "messages of models only"},
+		{"stored responses", "GET", "/openai/v1/responses/resp_1", token, "", openAI, 1, 404,
+			"messages of models only"},
 		{"a path that looks like another", "GET", "/openai/v1/models/../files", token, "", openAI, 1, 404,
 			"messages of models only"},
-		{"an encoded path", "GET", "/openai/v1/models/..%2ffiles", token, "", openAI, 1, 404, "messages of models only"},
+		{"an encoded path", "GET", "/openai/v1/models/..%2ffiles", token, "", openAI, 1, 404,
+			"messages of models only"},
 		{"images", "POST", "/openai/v1/images/generations", token, "{}", openAI, 1, 404, "messages of models only"},
 		{"no key", "POST", "/openai/v1/responses", token, respond, model.Credential{}, 1, 403, "OPENAI_API_KEY"},
 		{"a key of another provider", "POST", "/openai/v1/responses", token, respond,
@@ -163,7 +167,8 @@ func TestOpenAIResults(t *testing.T) {
 		{modeltest.Step{Status: 400, Kind: "context_length_exceeded"}, cause.Length, "too long"},
 		{modeltest.Step{Status: 500, Kind: "server_error"}, "", "status 500"},
 	} {
-		for path, body := range map[string]string{"/openai/v1/responses": respond, "/openai/v1/chat/completions": chat} {
+		for path, body := range map[string]string{"/openai/v1/responses": respond,
+			"/openai/v1/chat/completions": chat} {
 			w := newWorld(t)
 			answers := &model.Answers{}
 			w.grant.Answers = answers

@@ -33,7 +33,8 @@ func TestCost(t *testing.T) {
 			CacheWriteTokens: 1e6}, answer{}, 2.35},
 		{Anthropic, Usage{Model: "odd", OutputTokens: 1e6}, answer{}, 20},
 		{Bedrock, Usage{Model: "us.anthropic.claude-sonnet-5", OutputTokens: 1e6}, answer{}, 15},
-		{OpenAI, Usage{Model: "gpt-6.2-sol", InputTokens: 1e5, CacheReadTokens: 1e5, OutputTokens: 1e5}, answer{}, 1.21},
+		{OpenAI, Usage{Model: "gpt-6.2-sol", InputTokens: 1e5, CacheReadTokens: 1e5, OutputTokens: 1e5}, answer{},
+			1.21},
 		{OpenAI, Usage{Model: "gpt-6.2-sol-2026-11-24", OutputTokens: 1e6}, answer{}, 10},
 		{OpenAI, Usage{Model: "gpt-6.2-sol", InputTokens: 3e5, OutputTokens: 1e5}, answer{}, 2.7}, // long
 		{OpenAI, Usage{Model: "gpt-5-mini", OutputTokens: 1e6}, answer{}, 2},

@@ -114,8 +114,8 @@ func TestOpenAIUsage(t *testing.T) {
 		{"chat error", stream, chunk + `data: {"error":{"code":502,"message":"upstream"},"choices":[{"finish_reason":` +
 			`"error"}]}` + "\n", decodeChat, estimate(2), "upstream"},
 		{"whole chat", whole, `{"choices":[{"finish_reason":"tool_calls"}],` + chat + "}", decodeChat, full, ""},
-		{"negative", whole, `{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":-5,"completion_tokens":-1}}`,
-			decodeChat, Usage{Model: "m"}, ""},
+		{"negative", whole, `{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":-5,` +
+			`"completion_tokens":-1}}`, decodeChat, Usage{Model: "m"}, ""},
 	})
 }
 
@@ -181,8 +181,7 @@ func TestUnwantedUsageIsDropped(t *testing.T) {
 		strings.ReplaceAll(chunk+used+chunk, "\n", "\r\n"): strings.ReplaceAll(chunk+chunk, "\n", "\r\n"),
 		": comment\n\n" + used + "data: [DO":               ": comment\n\ndata: [DO",
 		long + used + chunk:                                long + chunk,
-		`data: {"choices":[],"prompt_filter_results":[]}` + "\n\n" + used: `data: {"choices":[],"prompt_filter_results":` +
-			"[]}\n\n",
+		`data: {"choices":[],"filter":[]}` + "\n\n" + used: `data: {"choices":[],"filter":[]}` + "\n\n",
 	} {
 		got, u, _, _ := through(t, to, true, "text/event-stream", text)
 		if got != want || u.InputTokens != 4 || u.OutputTokens != 2 {
@@ -211,7 +210,8 @@ func FuzzMeter(f *testing.F) {
 				}
 			}
 		}
-		dropped, _, _, _ := through(t, route{asks: true, told: true, decode: decodeChat}, true, "text/event-stream", text)
+		chat := route{asks: true, told: true, decode: decodeChat}
+		dropped, _, _, _ := through(t, chat, true, "text/event-stream", text)
 		if !strings.Contains(text, "usage") && dropped != text {
 			t.Errorf("%q became %q", text, dropped)
 		}

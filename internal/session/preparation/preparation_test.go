@@ -20,6 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	agentmemory "github.com/RelevanceAI/harvest/internal/session/memory"
 	"github.com/RelevanceAI/harvest/internal/session/model"
@@ -402,6 +404,44 @@ func TestModelKeysAreWithheld(t *testing.T) {
 	env := h.Specs()[0].Env
 	if env["MINE"] != "yes" || env["ANTHROPIC_API_KEY"] != "" {
 		t.Errorf("the environment is %v", env)
+	}
+}
+
+// codex speaks OpenAI's API.
+type codex struct{ scripted.Agent }
+
+func (codex) Speaks() []agent.Provider { return []agent.Provider{agent.OpenAI, agent.OpenRouter} }
+
+// TestModelKeysOfSpeakersAreWithheld checks that the keys of an agent's own providers are not in its sandbox. The key of
+// another provider is for the program that the agent works on.
+//
+// mission: 9.4
+func TestModelKeysOfSpeakersAreWithheld(t *testing.T) {
+	t.Parallel()
+	v := vault(t)
+	pairs := secret.Pairs{"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "https://example.org/v1", "OPENROUTER_API_KEY": "r",
+		"ANTHROPIC_API_KEY": "sk-ant-1", "GEMINI_API_KEY": "g"}
+	if _, err := v.Set(t.Context(), personal, "s", pairs, secret.Create); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		agent agent.Agent
+		want  map[string]string
+	}{
+		{codex{}, map[string]string{"GEMINI_API_KEY": "g"}},
+		{scripted.Agent{}, map[string]string{"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "sk-1", "OPENROUTER_API_KEY": "r"}},
+	} {
+		h := newHouse(t, func(o *fleet.Options) { o.Secrets = v })
+		h.Models.Fleet, h.Models.Gateway = h.Fleet, &model.Gateway{}
+		s := session("")
+		s.Request.Secrets, s.Agent = []string{"s"}, c.agent
+		h.prepare(s)
+		env := h.Specs()[0].Env
+		for key := range pairs {
+			if key != "OPENAI_BASE_URL" && env[key] != c.want[key] {
+				t.Errorf("%T: %s is %q, want %q", c.agent, key, env[key], c.want[key])
+			}
+		}
 	}
 }
 

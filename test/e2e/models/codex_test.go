@@ -87,9 +87,9 @@ func TestCodex(t *testing.T) {
 		t.Helper()
 		home := t.TempDir()
 		cmd := exec.CommandContext(t.Context(), program, "exec", "--skip-git-repo-check", "--sandbox",
-			"danger-full-access", "-m", name, "-c", `model_provider="h"`, "-c", `model_providers.h={name="h",base_url="`+
-				w.url+model.OpenAI.Path()+`",wire_api="responses",env_key="HARVEST_MODEL_KEY",supports_websockets=`+
-				socket+`}`, prompt)
+			"danger-full-access", "-m", name, "-c", `model_provider="h"`, "-c",
+			`model_providers.h={name="h",base_url="`+w.url+model.OpenAI.Path()+`",wire_api="responses",`+
+				`env_key="HARVEST_MODEL_KEY",supports_websockets=`+socket+`}`, prompt)
 		cmd.Dir = home
 		cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "CODEX_HOME="+filepath.Join(home, ".codex"),
 			"HARVEST_MODEL_KEY="+w.Token("ses_1"))

@@ -22,8 +22,8 @@ func TestGeminiCLI(t *testing.T) {
 	program := host.Gemini(t)
 	w := newWorld(t)
 	w.stub.Script("hello", modeltest.Step{Say: "Hello from the model."})
-	w.stub.Script("shell", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "expr 40 + 2 >out", // it refuses $()
-		"description": "write a file"}}, modeltest.Step{Say: "Done."})
+	command := map[string]any{"command": "expr 40 + 2 >out", "description": "write a file"} // it refuses $()
+	w.stub.Script("shell", modeltest.Step{Call: "Bash", Input: command}, modeltest.Step{Say: "Done."})
 	w.stub.Script("broke", modeltest.Step{Status: 403, Kind: "PERMISSION_DENIED"})
 	home := t.TempDir()
 	testenv.WriteFile(t, filepath.Join(home, ".gemini", "settings.json"),
@@ -31,7 +31,8 @@ func TestGeminiCLI(t *testing.T) {
 			`"general":{"enableAutoUpdate":false,"enableAutoUpdateNotification":false}}`))
 	run := func(prompt string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), program, "--approval-mode", "yolo", "-m", "gemini-3.8-flash", "-p", prompt)
+		cmd := exec.CommandContext(t.Context(), program, "--approval-mode", "yolo", "-m", "gemini-3.8-flash", "-p",
+			prompt)
 		cmd.Dir = home
 		cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "GEMINI_CLI_TRUST_WORKSPACE=true",
 			"GOOGLE_GEMINI_BASE_URL="+w.url+model.Gemini.Path(), "GEMINI_API_KEY="+w.Token("ses_1"))
@@ -56,7 +57,8 @@ func TestGeminiCLI(t *testing.T) {
 		t.Errorf("a failure: %v", f)
 	}
 	for _, r := range w.stub.Requests() {
-		if r.Header.Get("X-Goog-Api-Key") != host.ModelKey || strings.Contains(r.Query+string(r.Body), w.Token("ses_1")) {
+		if r.Header.Get("X-Goog-Api-Key") != host.ModelKey ||
+			strings.Contains(r.Query+string(r.Body), w.Token("ses_1")) {
 			t.Errorf("%s: %v", r.Path, r.Header)
 		}
 	}

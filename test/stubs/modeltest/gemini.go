@@ -124,5 +124,6 @@ func gemini() form {
 		return piece(parts, u["output_tokens"].(int), "STOP")
 	}
 	return form{stream: "text/event-stream", event: event, whole: whole, refuse: refuseGemini,
-		wrongKey: rejection{http.StatusBadRequest, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key."}}
+		wrongKey: rejection{http.StatusBadRequest, "INVALID_ARGUMENT",
+			"API key not valid. Please pass a valid API key."}}
 }

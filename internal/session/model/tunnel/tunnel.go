@@ -86,7 +86,7 @@ func run(ctx context.Context, agents, servers int, stdout io.Writer) error {
 	s := &http.Server{ReadHeaderTimeout: headerTime, Handler: http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
 		if r.Header.Get("Upgrade") != "" { // the connection to the server cannot carry it
-			http.Error(w, `{"error":{"message":"Harvest: WebSockets are not supported","type":"invalid_request_error"}}`,
+			http.Error(w, `{"error":{"type":"invalid_request_error","message":"Harvest: no WebSockets"}}`,
 				http.StatusUpgradeRequired)
 			return
 		}
