@@ -55,3 +55,12 @@ func Gemini(t *testing.T) string {
 	}
 	return program
 }
+
+// OpenCode returns the path of the OpenCode program on this machine, in the version of the agent image. It downloads it
+// if it is not there.
+func OpenCode(t *testing.T) string {
+	t.Helper()
+	cache, versions := cliDir(t)
+	locked(t, cache, func() { fetchPrograms(t, cache, versions) })
+	return filepath.Join(cache, "context", "opencode")
+}
