@@ -412,15 +412,15 @@ type codex struct{ scripted.Agent }
 
 func (codex) Speaks() []agent.Provider { return []agent.Provider{agent.OpenAI, agent.OpenRouter} }
 
-// TestModelKeysOfSpeakersAreWithheld checks that the keys of an agent's own providers are not in its sandbox. The key of
-// another provider is for the program that the agent works on.
+// TestModelKeysOfSpeakersAreWithheld checks that the keys of an agent's own providers are not in its sandbox. The key
+// of another provider is for the program that the agent works on.
 //
 // mission: 9.4
 func TestModelKeysOfSpeakersAreWithheld(t *testing.T) {
 	t.Parallel()
 	v := vault(t)
-	pairs := secret.Pairs{"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "https://example.org/v1", "OPENROUTER_API_KEY": "r",
-		"ANTHROPIC_API_KEY": "sk-ant-1", "GEMINI_API_KEY": "g"}
+	pairs := secret.Pairs{"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "https://example.org/v1",
+		"OPENROUTER_API_KEY": "r", "ANTHROPIC_API_KEY": "sk-ant-1", "GEMINI_API_KEY": "g"}
 	if _, err := v.Set(t.Context(), personal, "s", pairs, secret.Create); err != nil {
 		t.Fatal(err)
 	}
@@ -429,7 +429,8 @@ func TestModelKeysOfSpeakersAreWithheld(t *testing.T) {
 		want  map[string]string
 	}{
 		{codex{}, map[string]string{"GEMINI_API_KEY": "g"}},
-		{scripted.Agent{}, map[string]string{"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "sk-1", "OPENROUTER_API_KEY": "r"}},
+		{scripted.Agent{}, map[string]string{"GEMINI_API_KEY": "g", "OPENAI_API_KEY": "sk-1",
+			"OPENROUTER_API_KEY": "r"}},
 	} {
 		h := newHouse(t, func(o *fleet.Options) { o.Secrets = v })
 		h.Models.Fleet, h.Models.Gateway = h.Fleet, &model.Gateway{}

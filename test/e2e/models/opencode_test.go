@@ -51,7 +51,8 @@ func TestChatOfOpenCode(t *testing.T) {
 		}
 	}
 	for _, r := range w.stub.Requests() {
-		if r.Header.Get("Authorization") != "Bearer "+host.ModelKey || strings.Contains(string(r.Body), w.Token("ses_1")) {
+		if r.Header.Get("Authorization") != "Bearer "+host.ModelKey ||
+			strings.Contains(string(r.Body), w.Token("ses_1")) {
 			t.Errorf("%s: %v", r.Path, r.Header)
 		}
 	}
