@@ -70,8 +70,32 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// TestCodex runs the real Codex: it answers, calls its shell, and ends with the reason if the model fails. It has a
-// token of the gateway only, and falls back to plain HTTP if it wants a WebSocket.
+// smallServer returns the path of an MCP server in Python, whose tool shout answers with a word in capitals.
+func smallServer(t *testing.T) string {
+	t.Helper()
+	testenv.RequireTool(t, "python3", "python3")
+	path := filepath.Join(t.TempDir(), "small.py")
+	testenv.WriteFile(t, path, []byte(`import json, sys
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" not in m:
+        continue
+    r = {}
+    if m["method"] == "initialize":
+        r = {"protocolVersion": m["params"]["protocolVersion"], "capabilities": {"tools": {}},
+             "serverInfo": {"name": "small", "version": "1"}}
+    elif m["method"] == "tools/list":
+        r = {"tools": [{"name": "shout", "description": "Shout a word.", "inputSchema": {"type": "object",
+             "properties": {"word": {"type": "string"}}, "required": ["word"]}}]}
+    elif m["method"] == "tools/call":
+        r = {"content": [{"type": "text", "text": m["params"]["arguments"]["word"].upper()}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
+`))
+	return path
+}
+
+// TestCodex runs the real Codex: it answers, calls its shell and an MCP server, and ends with the reason if the model
+// fails. It has a token of the gateway only, and falls back to plain HTTP if it wants a WebSocket.
 //
 // mission: F6
 func TestCodex(t *testing.T) {
@@ -81,15 +105,20 @@ func TestCodex(t *testing.T) {
 	w.stub.Script("hello", modeltest.Step{Say: "Hello from the model."})
 	w.stub.Script("shell", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "echo so-$((40 + 2))"}},
 		modeltest.Step{Say: "Done."})
+	w.stub.Script("mcp", modeltest.Step{Call: "mcp__small__shout", Input: map[string]any{"word": "hey"}},
+		modeltest.Step{Say: "Done."})
 	w.stub.Script("again", modeltest.Step{Say: "Hal", Cut: true, Times: 1})
 	w.stub.Script("broke", modeltest.Step{Status: 400, Kind: "context_length_exceeded"})
+	server := smallServer(t)
 	run := func(name, prompt, socket string) string {
 		t.Helper()
 		home := t.TempDir()
 		cmd := exec.CommandContext(t.Context(), program, "exec", "--skip-git-repo-check", "--sandbox",
 			"danger-full-access", "-m", name, "-c", `model_provider="h"`, "-c",
 			`model_providers.h={name="h",base_url="`+w.url+model.OpenAI.Path()+`",wire_api="responses",`+
-				`env_key="HARVEST_MODEL_KEY",supports_websockets=`+socket+`}`, prompt)
+				`env_key="HARVEST_MODEL_KEY",supports_websockets=`+socket+`}`, "-c",
+			`mcp_servers.small={command="python3",args=["`+server+`"],default_tools_approval_mode="approve",`+
+				`required=true}`, prompt)
 		cmd.Dir = home
 		cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "CODEX_HOME="+filepath.Join(home, ".codex"),
 			"HARVEST_MODEL_KEY="+w.Token("ses_1"))
@@ -102,6 +131,8 @@ func TestCodex(t *testing.T) {
 		{"gpt-6.2-sol", "[hello] you", "true", "Hello from the model."},
 		{"gpt-6.2-sol", "[shell] go", "false", "so-42"},
 		{"plain-model", "[shell] go", "false", "so-42"},
+		{"gpt-6.2-sol", "[mcp] go", "false", "small/shout (completed)"},
+		{"plain-model", "[mcp] go", "false", "small/shout (completed)"},
 		{"plain-model", "[again] go", "false", "Hal"},
 	} {
 		if out := run(c.name, c.prompt, c.socket); !strings.Contains(out, c.want) {

@@ -31,12 +31,30 @@ func fit(a asked, step Step) call {
 	if t, ok := remote(a.Tools, step.Call); ok {
 		return call{tool: t, input: step.Input}
 	}
+	if c, ok := script(a.Tools, step); ok {
+		return c
+	}
 	if step.Call == "Bash" {
 		if c, ok := shell(a.Tools, step.Input); ok {
 			return c
 		}
 	}
 	return openCode(step)
+}
+
+// script returns the call of a tool by JavaScript, which Codex has its newer models write.
+func script(tools []tool, step Step) (call, bool) {
+	name, input := step.Call, step.Input
+	if name == "Bash" {
+		name, input = "exec_command", map[string]any{"cmd": step.Input["command"]}
+	}
+	for _, t := range tools {
+		if t.custom && t.Name == "exec" {
+			given, _ := json.Marshal(input)
+			return call{tool: t, text: fmt.Sprintf("const r = await tools.%s(%s); text(r);", name, given)}, true
+		}
+	}
+	return call{}, false
 }
 
 // remote returns the tool of an MCP server, by its name in Claude Code.
@@ -55,12 +73,6 @@ func remote(tools []tool, name string) (tool, bool) {
 
 // shell returns the call that runs a command.
 func shell(tools []tool, input map[string]any) (call, bool) {
-	for _, t := range tools {
-		if t.custom && t.Name == "exec" { // Codex, whose model writes JavaScript
-			given, _ := json.Marshal(map[string]any{"cmd": input["command"]})
-			return call{tool: t, text: fmt.Sprintf("const r = await tools.exec_command(%s); text(r);", given)}, true
-		}
-	}
 	for _, known := range shells[1:] {
 		for _, t := range tools {
 			if t.Name != known.name {
