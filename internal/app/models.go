@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/RelevanceAI/harvest/internal/base/config"
+	"github.com/RelevanceAI/harvest/internal/base/grant"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/store"
@@ -37,6 +38,9 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 				return model.Credential{}, err
 			}
 			c, _ := model.Find(found, providers...)
+			if c.Kind == model.ChatGPTLogin {
+				c.Owner = grant.Grant{Access: c.Value}.Owner()
+			}
 			return c, nil
 		},
 	})

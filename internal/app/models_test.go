@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -90,6 +92,53 @@ func TestModelsConnectUnderTheRules(t *testing.T) {
 			(arrived.Load() > 0) != c.reaches {
 			t.Errorf("%s, allowed %q: %d %s; %d connections arrived", c.account, c.allow, w.Code, w.Body,
 				arrived.Load())
+		}
+	}
+}
+
+// TestCredentialsOfProviders checks that each provider's credential is found among an account's secrets, that a named
+// secret comes first, and that the login of a subscription has its account.
+//
+// mission: F6
+func TestCredentialsOfProviders(t *testing.T) {
+	t.Parallel()
+	vault, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
+		KeyFile: filepath.Join(t.TempDir(), "key")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := base64.RawURLEncoding.EncodeToString([]byte(
+		`{"https://api.openai.com/auth":{"chatgpt_account_id":"acc-1"}}`))
+	for name, pairs := range map[string]secret.Pairs{
+		"a": {"ANTHROPIC_API_KEY": "key-of-anthropic"}, "b": {"OPENAI_API_KEY": "key-of-openai"},
+		"c": {"GOOGLE_API_KEY": "key-of-gemini"}, "d": {"CHATGPT_ACCESS_TOKEN": "x." + claims + ".x"},
+		"e": {"OPENAI_API_KEY": "other-of-openai", "OPENAI_BASE_URL": "https://llm.example.org/v1"}} {
+		if _, err := vault.Set(t.Context(), "acme", name, pairs, secret.Create); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var cfg config.Config
+	cfg.Data = t.TempDir()
+	models, err := openModels(cfg, vault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		named     []string
+		providers []model.Provider
+		want      string
+	}{
+		{nil, []model.Provider{model.Anthropic, model.Bedrock}, "api_key key-of-anthropic  "},
+		{nil, model.OpenAI.With(), "openai key-of-openai  "},
+		{[]string{"e"}, model.OpenAI.With(), "openai other-of-openai https://llm.example.org/v1 "},
+		{[]string{"d"}, model.OpenAI.With(), "chatgpt x." + claims + ".x  acc-1"},
+		{[]string{"a"}, model.Gemini.With(), "gemini key-of-gemini  "},
+		{nil, model.OpenRouter.With(), "   "},
+	} {
+		got, err := models.Credential(t.Context(), "acme", c.named, c.providers...)
+		text := fmt.Sprint(got.Kind, " ", got.Value.Reveal(), " ", got.Base, " ", got.Owner)
+		if text != c.want || err != nil {
+			t.Errorf("%v %v: %q, %v, want %q", c.named, c.providers, text, err, c.want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ const (
 
 	OpenAIKey     Kind = "openai"     // same header, for OpenAI or a compatible API
 	OpenRouterKey Kind = "openrouter" // same header, for OpenRouter
+	ChatGPTLogin  Kind = "chatgpt"    // same header, with the account in another: `harvest login codex`
 	GeminiKey     Kind = "gemini"     // header X-Goog-Api-Key
 )
 
@@ -28,6 +29,7 @@ type Credential struct {
 	Kind   Kind
 	Value  config.Secret
 	Region string // of Bedrock
+	Owner  string // account of a ChatGPTLogin
 	Base   string // base URL of the API that the account has chosen; "" means the provider's or the operator's
 }
 
@@ -47,6 +49,7 @@ var sources = []source{
 	{"AWS_BEARER_TOKEN_BEDROCK", BedrockKey, Bedrock, ""},
 	{"AWS_BEDROCK_API_KEY", BedrockKey, Bedrock, ""},
 	{"OPENAI_API_KEY", OpenAIKey, OpenAI, "OPENAI_BASE_URL"},
+	{"CHATGPT_ACCESS_TOKEN", ChatGPTLogin, ChatGPT, ""},
 	{"OPENROUTER_API_KEY", OpenRouterKey, OpenRouter, "OPENROUTER_BASE_URL"},
 	{"GEMINI_API_KEY", GeminiKey, Gemini, "GOOGLE_GEMINI_BASE_URL"},
 	{"GOOGLE_API_KEY", GeminiKey, Gemini, "GOOGLE_GEMINI_BASE_URL"},

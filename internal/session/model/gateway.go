@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,16 +193,20 @@ func (x *exchange) prepare() *Failure {
 			Message: "the session's limit of cost is reached"}
 	}
 	ctx := x.r.Context()
-	c, err := x.g.Credential(ctx, x.grant.Account, x.grant.Secrets, x.api.provider)
+	c, err := x.g.Credential(ctx, x.grant.Account, x.grant.Secrets, x.api.provider.With()...)
 	if err != nil {
 		logf.Errorf(ctx, "find the credential of a model: %v", err)
 		return notFound(err)
 	}
 	// Use 403 instead of 401, which agents retry for minutes.
-	if c.Value == "" || c.Provider() != x.api.provider {
+	if c.Value == "" || !slices.Contains(x.api.provider.With(), c.Provider()) {
 		return refusedKey(noCredential + x.api.missing + ", or start the server with it in its environment")
 	}
-	x.credential = c
+	x.credential, x.api = c, apiOf(c.Provider())
+	if x.api.provider == ChatGPT && x.to.chat {
+		return refusedKey("the login to codex serves the Responses API only. " +
+			`Store a key with "harvest secret set openai OPENAI_API_KEY=…"`)
+	}
 	upstream, err := x.g.Upstream(c)
 	if err != nil {
 		return refusedKey(errors.Message(err) + "; " + errors.RemedyOf(err))
@@ -328,6 +333,7 @@ func shown(r *http.Request) string {
 // organization or project, which belongs to the account.
 var removed = []string{"X-Api-Key", "Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Openai-Organization", "Openai-Project",
+	"Chatgpt-Account-Id",
 	"X-Goog-Api-Key", "X-Goog-User-Project", "X-Http-Method-Override"}
 
 // rewrite replaces the credential and target of the request.

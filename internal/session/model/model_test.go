@@ -31,7 +31,8 @@ var providers = []model.Provider{model.Anthropic, model.Bedrock}
 // upstreams are the addresses of all providers at one server.
 func upstreams(url string) map[model.Provider]string {
 	return map[model.Provider]string{model.Anthropic: url, model.Bedrock: url, model.OpenAI: url + "/v1",
-		model.OpenRouter: url + "/api/v1", model.Gemini: url}
+		model.OpenRouter: url + "/api/v1", model.Gemini: url,
+		model.ChatGPT: url + "/backend-api/codex"}
 }
 
 // world is a gateway in front of a stub.

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	missingOpenAI     = `Store one with "harvest secret set openai OPENAI_API_KEY=…"`
+	missingOpenAI = `Log in with "harvest login codex", or store one with ` +
+		`"harvest secret set openai OPENAI_API_KEY=…"`
 	missingOpenRouter = `Store one with "harvest secret set openrouter OPENROUTER_API_KEY=…"`
 )
 
@@ -28,6 +29,13 @@ func openAIRoute(method, path string) (route, bool) {
 
 func authorizeBearer(r *http.Request, c Credential) {
 	r.Header.Set("Authorization", "Bearer "+c.Value.Reveal())
+}
+
+func authorizeChatGPT(r *http.Request, c Credential) {
+	authorizeBearer(r, c)
+	if c.Owner != "" {
+		r.Header.Set("Chatgpt-Account-Id", c.Owner)
+	}
 }
 
 // refuseOpenAI responds with an error in the format of

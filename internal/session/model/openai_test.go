@@ -227,7 +227,7 @@ func TestBaseOfSecret(t *testing.T) {
 	g, err := model.New(model.Options{Key: []byte("k"), Upstreams: upstreams("http://127.0.0.1:9"),
 		Regional: func(account string) http.RoundTripper { asked = account; return http.DefaultTransport },
 		Credential: func(_ context.Context, _ string, _ []string, p []model.Provider) (model.Credential, error) {
-			if fmt.Sprint(p) != "[openai]" {
+			if fmt.Sprint(p) != "[openai chatgpt]" {
 				t.Errorf("asked for %v", p)
 			}
 			return model.Credential{Kind: model.OpenAIKey, Value: secretKey, Base: w.stub.URL + "/v1"}, nil
@@ -239,5 +239,37 @@ func TestBaseOfSecret(t *testing.T) {
 	if status, text := w.do(t, "POST", "/openai/v1/responses", g.Token("ses_1"), respond); status != 200 ||
 		asked != "acme" {
 		t.Errorf("%d %s, asked for %q", status, text, asked)
+	}
+}
+
+// TestChatGPT checks that the login of a subscription serves Codex: at its own address, with its account, and with the
+// Responses API only.
+func TestChatGPT(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stub.Script("hello", modeltest.Step{Say: "Hello."})
+	c, ok := model.Find(map[string]string{"CHATGPT_ACCESS_TOKEN": secretKey}, model.OpenAI.With()...)
+	c.Owner = "acc-1"
+	w.set(c, nil, 1)
+	if at, err := (&model.Gateway{}).Upstream(c); !ok || at != "https://chatgpt.com/backend-api/codex" || err != nil {
+		t.Errorf("%s, %v", at, err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.front.URL+"/openai/v1/responses",
+		strings.NewReader(respond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Authorization": {"Bearer " + w.Token("ses_1")}, "Chatgpt-Account-Id": {"acc-2"}}
+	if status, text := w.send(t, r); status != 200 || !strings.Contains(text, "Hello.") {
+		t.Errorf("%d %s", status, text)
+	}
+	if r := w.stub.Requests()[0]; r.Path != "/backend-api/codex/responses" ||
+		r.Header.Get("Authorization") != "Bearer "+secretKey ||
+		fmt.Sprint(r.Header["Chatgpt-Account-Id"]) != "[acc-1]" {
+		t.Errorf("sent %s %v", r.Path, r.Header)
+	}
+	status, text := w.do(t, "POST", "/openai/v1/chat/completions", w.Token("ses_1"), chat)
+	if status != 403 || !strings.Contains(text, "Responses API only") {
+		t.Errorf("chat: %d %s", status, text)
 	}
 }

@@ -14,7 +14,8 @@ const (
 	Anthropic Provider = "anthropic" // and gateways with its Messages API
 	Bedrock   Provider = "bedrock"   // Amazon's
 
-	OpenAI     Provider = "openai" // and servers with a compatible API
+	OpenAI     Provider = "openai"  // and servers with a compatible API
+	ChatGPT    Provider = "chatgpt" // OpenAI with the login of a subscription; programs speak to it as to OpenAI
 	OpenRouter Provider = "openrouter"
 	Gemini     Provider = "gemini" // Google's, with a key of AI Studio
 )
@@ -75,10 +76,20 @@ var apis = []api{
 		missing: missingAnthropic},
 	{provider: OpenAI, prefix: "/openai/v1", url: "https://api.openai.com/v1", route: openAIRoute,
 		authorize: authorizeBearer, refuse: refuseOpenAI, missing: missingOpenAI},
+	{provider: ChatGPT, prefix: "/openai/v1", url: "https://chatgpt.com/backend-api/codex", route: openAIRoute,
+		authorize: authorizeChatGPT, refuse: refuseOpenAI, missing: missingOpenAI},
 	{provider: OpenRouter, prefix: "/openrouter/v1", url: "https://openrouter.ai/api/v1", route: openAIRoute,
 		authorize: authorizeBearer, refuse: refuseOpenRouter, missing: missingOpenRouter},
 	{provider: Gemini, prefix: "/gemini", url: "https://generativelanguage.googleapis.com", route: geminiRoute,
 		authorize: authorizeGemini, refuse: refuseGemini, missing: missingGemini},
+}
+
+// With returns the providers whose credentials serve requests for p.
+func (p Provider) With() []Provider {
+	if p == OpenAI {
+		return []Provider{OpenAI, ChatGPT}
+	}
+	return []Provider{p}
 }
 
 // apiOf returns the API of a provider.

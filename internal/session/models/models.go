@@ -35,7 +35,7 @@ func providers(a agent.Agent) []model.Provider {
 	}
 	var all []model.Provider
 	for _, p := range speaker.Speaks() {
-		all = append(all, model.Provider(p))
+		all = append(all, model.Provider(p).With()...)
 	}
 	return all
 }
@@ -72,10 +72,14 @@ func (c Connector) Access(ctx context.Context, program agent.Agent, account, id 
 		if found.Kind == "" { // the gateway reports the missing credential
 			found.Kind = model.Default(providers(program)[0])
 		}
-		return &agent.Access{Kind: agent.AccessKind(found.Kind), URL: tunnel.URL() + found.Provider().Path(),
-			Token: c.Gateway.Token(id), Region: found.Region}, nil
+		a := &agent.Access{Kind: agent.AccessKind(found.Kind), URL: tunnel.URL() + found.Provider().Path(),
+			Token: c.Gateway.Token(id), Region: found.Region}
+		if found.Kind == model.ChatGPTLogin {
+			a.Kind = agent.AccessOpenAI
+		}
+		return a, nil
 	}
-	if found.Value == "" {
+	if found.Value == "" || found.Kind == model.ChatGPTLogin { // which needs the file of the login
 		return nil, nil
 	}
 	a := &agent.Access{Kind: agent.AccessKind(found.Kind), Token: found.Value.Reveal(), Region: found.Region}
