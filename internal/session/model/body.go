@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 )
 
 // maxBody bounds a request whose body the gateway reads. OpenAI accepts 50 MB of files.
@@ -14,13 +15,13 @@ const maxBody = 64 << 20
 // counter counts the bytes of a request.
 type counter struct {
 	io.ReadCloser
-	n int64
+	n atomic.Int64 // an answer can end before its request does
 }
 
 // Read implements io.Reader.
 func (c *counter) Read(b []byte) (int, error) {
 	n, err := c.ReadCloser.Read(b)
-	c.n += int64(n)
+	c.n.Add(int64(n))
 	return n, err
 }
 

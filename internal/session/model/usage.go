@@ -145,7 +145,7 @@ func (m *meter) usage() Usage {
 		u.Model = m.x.model
 	}
 	if m.x.to.told && !m.answer.counted {
-		u.InputTokens, u.OutputTokens = m.x.sent.n/bytesPerToken, m.size/bytesPerToken
+		u.InputTokens, u.OutputTokens = m.x.sent.n.Load()/bytesPerToken, m.size/bytesPerToken
 		if m.stream { // an event for each token
 			u.OutputTokens = m.events
 		}

@@ -28,7 +28,9 @@ func through(t testing.TB, to route, drop bool, kind, text string) (got string, 
 	if len(text) < maxStreamLine {
 		resp.Body = io.NopCloser(iotest.OneByteReader(strings.NewReader(text)))
 	}
-	m := newMeter(resp, &exchange{g: &Gateway{}, to: to, r: r, drop: drop, model: "m", sent: &counter{n: 400},
+	sent := &counter{}
+	sent.n.Store(400)
+	m := newMeter(resp, &exchange{g: &Gateway{}, to: to, r: r, drop: drop, model: "m", sent: sent,
 		grant: Grant{Answers: answers, Spend: func(u Usage) {
 			used, told = u, true
 			used.Cost, used.Unpriced = 0, false
