@@ -272,7 +272,8 @@ func torn(err error) error {
 func (r *Record) Entry() (*tree.Entry, error) {
 	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID,
 		ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
-		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent, Unset: r.Unset, Contested: r.Contested,
+		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change,
+		Unsent: r.Unsent, Unset: r.Unset, Contested: r.Contested,
 		Unknown: r.Unknown & tree.AllFacts}
 	if r.Sec != 0 {
 		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}

@@ -322,8 +322,9 @@ func contested(a *plan.Action, out *tree.Entry) bool {
 // unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores
 // its own. That is so for a directory that the manifest lacks.
 func unsent(a *plan.Action, out *tree.Entry) bool {
-	return out.Kind == tree.Dir && a.Was == nil || (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
-		sameContent(a.Base, out) && !plan.SameObject(a.Base, out)
+	return out.Kind == tree.Dir && a.Was == nil ||
+		(a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
+			sameContent(a.Base, out) && !plan.SameObject(a.Base, out)
 }
 
 // unset reports whether a directory of the volume gets the metadata of out at the end of the sync.
