@@ -41,17 +41,19 @@ const (
 	geminiLong = 200_000
 )
 
-// listed are list prices, as of 2026-11-30. Sources: https://developers.openai.com/api/docs/pricing (models without a
-// price for writes do not charge them apart), https://ai.google.dev/gemini-api/docs/pricing (3.6 to 3.8 Flash cost
-// half until 2026-12-31; the price from then on is used). Not included: the fee of tools that run at the provider,
-// such as a web search; audio.
+// listed are list prices, as of 2026-11-30. They belong to https://developers.openai.com/api/docs/pricing (models
+// without a price for writes do not charge them apart) and https://ai.google.dev/gemini-api/docs/pricing (3.6 to 3.8
+// Flash cost half until 2026-12-31; the price from then on is used). Only that of gpt-6.2-sol was compared with its
+// page; the others are from pages that quote these, and where they differ, the highest. None was compared with a bill:
+// an operator who needs exact limits sets model.prices. Not included: the fee of tools that run at the provider, such
+// as a web search; audio.
 var listed = []price{
 	{"gpt-6-astra", 10, 50, 1, 12.5, openAILong},
 	{"gpt-6.2-sol", 2, 10, 0.1, 2.5, openAILong},
 	{"gpt-6.1-sol", 2, 10, 0.1, 2.5, openAILong},
 	{"gpt-6-sol", 2, 10, 0.2, 2.5, openAILong},
 	{"gpt-6-luna", 0.1, 0.5, 0.01, 0.125, openAILong},
-	{"gpt-5.6-sol", 4, 20, 0.4, 5, openAILong},
+	{"gpt-5.6-sol", 5, 30, 0.5, 6.25, openAILong},
 	{"gpt-5.6-terra", 2, 12, 0.2, 2.5, openAILong},
 	{"gpt-5.6-luna", 0.2, 1.2, 0.02, 0.25, openAILong},
 	{"gpt-5.5", 5, 30, 0.5, 5, openAILong},

@@ -46,7 +46,7 @@ func TestPageLists(t *testing.T) {
 	b.sees(".of-secrets td", "not logged in")
 	checked("secrets")
 	b.click(".of-secrets button", "Hosts")
-	b.until(`document.querySelector('dialog textarea').value.startsWith('github.com basic x-access-token\napi.github.com bearer\n')`)
+	b.until(`document.querySelector('dialog textarea').value.includes('\napi.github.com bearer\n')`)
 	b.fill("Hosts", "*.example.org header X-Key")
 	b.click("dialog button", "Save")
 	b.sees(".of-secrets td", "*.example.org")
