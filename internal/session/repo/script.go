@@ -157,7 +157,7 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	}
 	x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, box, fleet.ExecRequest{
 		Args: append([]string{"/bin/sh", "-euc", c.text, "sh"}, c.params...), User: c.user, Workdir: "/",
-		Env: a.env(gitEnv(a.repo.URL)),
+		Env:   a.env(gitEnv(a.repo.URL)),
 		Stdin: c.stdin, Stdout: &out, Stderr: said,
 		Timeout: a.repo.Recipe.limit(),
 	})
