@@ -7,7 +7,7 @@ import { Message, note, question, Tool, userMessage } from './turn.js';
 // permanent has the next steps after failures after which the same prompt would fail again.
 const permanent = {
   cost_limit: 'Create a session with a higher cost limit.', no_credit: 'Buy credit from the provider of the model, or use another key.',
-  key_refused: 'Use a valid key that may use the model.', unknown_price: 'Add the price to model.prices of the server, or create a session without a cost limit.', unknown_model: 'Create a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or create a session.',
+  key_refused: 'Use a valid key that may use the model.', unknown_price: 'Tell the server what the model costs (docs/sessions.md), or create a session without a cost limit.', unknown_model: 'Create a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or create a session.',
 };
 
 export const ownPrompt = 'Harvest asks the agent for the text of a pull request.';

@@ -132,6 +132,7 @@ func decodeResponse(data []byte, a *answer) {
 	} else {
 		a.done = true
 	}
+	a.ended = true
 }
 
 // decodeChat reads a chunk of Chat Completions, or a whole answer:
@@ -139,7 +140,7 @@ func decodeResponse(data []byte, a *answer) {
 func decodeChat(data []byte, a *answer) {
 	a.extra = false
 	if string(bytes.TrimSpace(data)) == "[DONE]" {
-		a.done = true
+		a.done, a.ended = true, true
 		return
 	}
 	var e struct {

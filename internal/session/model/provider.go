@@ -58,6 +58,7 @@ type answer struct {
 	cost    *float64 // in USD, as the provider reports it
 	tier    string   // of the service, which changes the price
 	done    bool     // the model has finished
+	ended   bool     // nothing follows
 	failed  *Failure // of the model, after the answer began
 	extra   bool     // the last event has nothing but usage
 }

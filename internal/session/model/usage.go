@@ -33,6 +33,7 @@ type meter struct {
 	length int64 // of the whole answer; -1 if it is not known
 	answer answer
 	noted  bool
+	spent  bool
 	closed bool
 }
 
@@ -99,16 +100,28 @@ func (m *meter) whole() {
 		m.decode(m.line)
 	}
 	m.line = nil
+	m.spend()
 }
 
-// decode reads an event or a whole answer, and notes the result as soon as it is known: before the program can report
-// it.
+// decode reads an event or a whole answer, and notes the result and the usage as soon as they are known: before the
+// program can report the end.
 func (m *meter) decode(data []byte) {
 	m.events++
 	m.x.to.decode(data, &m.answer)
 	if m.answer.failed != nil || m.answer.done {
 		m.note(m.answer.failed)
 	}
+	if m.stream && m.answer.ended {
+		m.spend()
+	}
+}
+
+// spend reports the usage, once.
+func (m *meter) spend() {
+	if !m.spent && m.x.grant.Spend != nil {
+		m.x.grant.Spend(m.usage())
+	}
+	m.spent = true
 }
 
 // note notes the result of the request, once, except that a failure can follow a success.
@@ -132,9 +145,7 @@ func (m *meter) Close() error {
 	if !m.noted && m.x.r.Context().Err() == nil { // the program is still there
 		m.note(&Failure{Message: "the answer of the model's API broke off"})
 	}
-	if m.x.grant.Spend != nil {
-		m.x.grant.Spend(m.usage())
-	}
+	m.spend()
 	return m.ReadCloser.Close()
 }
 
