@@ -1,5 +1,5 @@
 #!/bin/sh
-# Package: github.com/coder/acp-go-sdk v0.13.0, types of the Agent Client Protocol for Go.
+# Version: github.com/coder/acp-go-sdk v0.13.0, types of the Agent Client Protocol for Go.
 #
 # Guess: a session update of a kind that this version does not know is an error, or is kept as unknown, so that a client
 # can pass over it. The protocol adds kinds in minor versions, and its field sessionUpdate names the kind.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Package: @openai/codex 0.171.0 (npm), with a model provider of one's own (wire_api "responses").
+# Version: @openai/codex 0.171.0 (npm), with a model provider of one's own (wire_api "responses").
 #
 # Guess: a client of an HTTP API asks again after 429, which says "later", and gives up after 402, 403 or 404, which will
 # not change. So a gateway that refuses a request for good answers with 403.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Package: @openai/codex 0.171.0 (npm), with a model provider of one's own (wire_api "responses").
+# Version: @openai/codex 0.171.0 (npm), with a model provider of one's own (wire_api "responses").
 #
 # Guess: the name of the model goes to the provider, and nothing else depends on it: a server that calls its model
 # "gpt-6.2-sol" is offered the same tools as one that calls it "my-model".

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Package: rclone 1.60.1+dfsg-2+b5 (Debian 12), whose S3 backend uses aws-sdk-go v1.
+# Version: rclone 1.60.1+dfsg-2+b5 (Debian 12), whose S3 backend uses aws-sdk-go v1.
 #
 # Guess: AWS_CA_BUNDLE names the authorities that a client of AWS trusts, as the CLI and all SDKs document. A valid
 # bundle has an effect on TLS only, and none on a server without TLS.

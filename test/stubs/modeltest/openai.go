@@ -9,8 +9,8 @@ import (
 )
 
 // wrongOpenAI is the error for a wrong key.
-var wrongOpenAI = rejection{http.StatusUnauthorized, "invalid_api_key", "Incorrect API key provided: hvm_…. You can " +
-	"find your API key at https://platform.openai.com/account/api-keys."}
+var wrongOpenAI = rejection{http.StatusUnauthorized, "invalid_api_key", "Incorrect API key provided: hvm_…. " +
+	"You can find your API key at https://platform.openai.com/account/api-keys."}
 
 // refuseOpenAI responds with an error in the format of OpenAI's API.
 func refuseOpenAI(w http.ResponseWriter, status int, kind, message string) {

@@ -340,7 +340,7 @@ func (g *Gateway) outside(addr netip.Addr) netip.Addr {
 }
 
 // inside is the opposite of outside.
-func (g *Gateway) inside(addr netip.Addr) netip.Addr {
+func inside(g *Gateway, addr netip.Addr) netip.Addr {
 	for _, own := range []netip.Addr{g.o.V4.Gateway, g.o.V6.Gateway} {
 		if addr == g.outside(own) {
 			return own

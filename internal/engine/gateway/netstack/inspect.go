@@ -59,7 +59,7 @@ type inspected struct {
 // inspect returns the writer for the sandbox's data. It inspects the data as far as check requires.
 func (g *Gateway) inspect(c *conn, check gateway.Check, to io.Writer) *inspected {
 	names := gateway.NewInspector(check, g.decider(c))
-	names.Address = g.inside(c.addr).String()
+	names.Address = inside(g, c.addr).String()
 	return &inspected{g: g, c: c, to: to, lenient: check == gateway.CheckIntercept, names: names}
 }
 
