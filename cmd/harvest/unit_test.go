@@ -72,8 +72,9 @@ func TestDoctorFix(t *testing.T) {
 func TestServerEnvironment(t *testing.T) {
 	t.Parallel()
 	c := newCommands("harvest", nil, nil, nil, []string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "SECRET=x", "PWD=/",
-		"HOME=/h"})
-	if diff := cmp.Diff([]string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "HOME=/h"}, c.serverEnv()); diff != "" {
+		"HOME=/h", "OPENAI_BASE_URL=a", "OPENROUTER_BASE_URL=b", "GOOGLE_GEMINI_BASE_URL=c"})
+	if diff := cmp.Diff([]string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "HOME=/h", "OPENAI_BASE_URL=a",
+		"OPENROUTER_BASE_URL=b", "GOOGLE_GEMINI_BASE_URL=c"}, c.serverEnv()); diff != "" {
 		t.Error(diff)
 	}
 }
