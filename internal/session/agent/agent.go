@@ -139,8 +139,12 @@ const (
 	// Background reports in Tasks how many background tasks run, such as commands that outlive their turn; not for
 	// clients.
 	Background Type = "background.tasks"
-	Done       Type = "done"        // Text, Failed, Interrupted, Reason, Usage: the turn has ended
-	Other      Type = "agent.other" // Raw: a line that Harvest does not recognize, as printed
+	// Notice sets Text, Reason: something that a person should know, such as a mode that the agent did not accept.
+	Notice  Type = "agent.notice"
+	Planned Type = "agent.plan"   // Plan: all steps of the agent's plan
+	Silent  Type = "agent.silent" // Text: nothing was heard of the agent for some time
+	Done    Type = "done"         // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other   Type = "agent.other"  // Raw: a line that Harvest does not recognize, as printed
 )
 
 // GaveUp is the Reason of a turn that Harvest ended because the model's API kept failing, or wants to be asked again
@@ -172,11 +176,13 @@ type Event struct {
 	Usage       *Usage `json:"usage,omitempty"`
 	// Own marks a Ready or Done event of a turn that the program began by itself, for example because a background
 	// command ended. In such a Ready event, Text is the reason.
-	Own   bool `json:"own,omitempty"`
-	Tasks int  `json:"-"`
-	// Unproven marks a Done event of a program that reports success although its model failed. If the turn's last
-	// request to the model failed, so did the turn.
-	Unproven bool `json:"-"`
+	Own bool `json:"own,omitempty"`
+	// Unproven marks a Done event whose success is only the agent's own word: the agent may have ended the turn because
+	// its model failed.
+	Unproven bool     `json:"-"`
+	Plan     []Step   `json:"plan,omitempty"`
+	Context  *Context `json:"context,omitempty"` // of a Done event
+	Tasks    int      `json:"-"`
 	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
 	Prompts []string `json:"-"`
 
@@ -186,6 +192,18 @@ type Event struct {
 	MCP          []MCP  `json:"mcp,omitempty"`
 
 	Raw json.RawMessage `json:"raw,omitempty"` // a JSON string if the line was not JSON
+}
+
+// Step is a step of a plan.
+type Step struct {
+	Text   string `json:"text"`
+	Status string `json:"status,omitempty"` // "pending", "in_progress" or "completed"
+}
+
+// Context is how full the model's context is.
+type Context struct {
+	Used int64 `json:"used"` // tokens
+	Size int64 `json:"size"`
 }
 
 // Question is a question for a person, with options to choose from.
@@ -244,6 +262,12 @@ type MCP struct {
 type MCPLimits struct {
 	Timeout time.Duration // after which a server that has not answered has failed
 	AtOnce  int           // how many servers start at the same time
+}
+
+// Stopper is an Agent whose program may need longer than others to end a turn.
+type Stopper interface {
+	// StopGrace is the time between an Interrupt and the kill of the process.
+	StopGrace() time.Duration
 }
 
 // OneShot is an Agent whose program can answer one prompt and exit.

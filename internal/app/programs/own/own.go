@@ -8,6 +8,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/internal/image/trust/installer"
+	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
+	acpbridge "github.com/RelevanceAI/harvest/internal/session/agent/acp/bridge"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode/bridge"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
@@ -20,6 +22,7 @@ type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, s
 
 // Programs are all parts, by name (engine.Command.Own).
 var Programs = map[string]Program{
+	acp.Program:       acpbridge.Main,
 	scripted.Program:  program.Main,
 	tunnel.Program:    tunnel.Main,
 	mounts.Program:    mounts.Main,

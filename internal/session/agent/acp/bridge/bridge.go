@@ -1,0 +1,163 @@
+// Package bridge runs an agent that speaks the Agent Client Protocol, and makes it a process with line-based input and
+// output: it prints events and reads requests (package acp). It is part of Harvest's own program and runs in the
+// sandbox, so that the state of the protocol outlives the server.
+package bridge
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
+)
+
+// Program is the bridge's name.
+const Program = acp.Program
+
+// Main runs an agent until the input or ctx ends, and returns the exit code. args are the arguments after the
+// program's name; the agent's command follows "--".
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet(Program, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var o options
+	flags.StringVar(&o.name, "name", "the agent", "name of the agent")
+	flags.StringVar(&o.dir, "dir", ".", "directory of the repository")
+	flags.StringVar(&o.session, "session", "", "session to continue")
+	flags.StringVar(&o.model, "model", "", "model")
+	flags.StringVar(&o.system, "system", "", "instructions")
+	flags.StringVar(&o.mcp, "mcp", "", "file of MCP servers")
+	flags.StringVar((*string)(&o.approval), "approval", "", "tools that need no approval")
+	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
+		return 2
+	}
+	s := newSession(o)
+	s.print = func(l acp.Line) {
+		if data, err := json.Marshal(l); err == nil {
+			_, _ = stdout.Write(append(data, '\n')) // if the reader is gone, the input ends, too
+		}
+	}
+	err := run(ctx, s, flags.Args(), stdin, stderr)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, errors.Message(err))
+	if code := errors.ExitOf(err); code != 0 {
+		return code
+	}
+	return 1
+}
+
+// run runs the agent's process and the session until one of them ends.
+func run(ctx context.Context, s *session, command []string, stdin io.Reader, stderr io.Writer) error {
+	c, err := startChild(context.WithoutCancel(ctx), command, s.dir)
+	if err != nil {
+		s.waitFor(ctx, requests(stdin), err, "")
+		return err
+	}
+	s.write = c.write
+	defer func() { s.servers.remove() }()
+	defer c.end()
+	asked := requests(stdin)
+	s.start()
+	for s.over == nil {
+		timer := time.NewTimer(time.Hour)
+		if due := s.due(); !due.IsZero() {
+			timer.Reset(max(time.Until(due), 0))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case r, ok := <-asked:
+			if !ok {
+				return nil
+			}
+			s.handle(r)
+		case in, ok := <-c.lines:
+			if !ok {
+				s.gone(c)
+				break
+			}
+			s.read(in)
+		case <-timer.C:
+			s.tick()
+		}
+		timer.Stop()
+	}
+	c.tail.copyTo(stderr)
+	if errors.ExitOf(s.over) == 0 { // otherwise the session starts the agent again
+		s.waitFor(ctx, asked, s.over, c.tail.String())
+	}
+	return s.over
+}
+
+// gone ends the bridge at the end of the agent's output.
+func (s *session) gone(c *child) {
+	select {
+	case <-c.ended:
+		s.fail(c.failed)
+	case <-time.After(drainTime):
+		s.fail(errors.Newf(errors.Unavailable, "%s has closed its output", s.name))
+	}
+}
+
+// promptTime is how long a bridge whose agent has failed waits for the prompt that gets the error.
+const promptTime = 2 * time.Second
+
+// waitFor reports a failure of the agent to the prompt that waits, or to one that comes at once.
+func (s *session) waitFor(ctx context.Context, asked <-chan acp.Request, err error, tail string) {
+	limit := time.After(promptTime)
+	for !s.ready && s.turn == nil && len(s.queue) == 0 {
+		select {
+		case r, ok := <-asked:
+			if !ok {
+				return
+			}
+			if r.Op == "prompt" {
+				s.queue = append(s.queue, r)
+			}
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+	s.ends(err, tail)
+}
+
+// requests returns the requests on the input. A line that is no request is skipped.
+func requests(stdin io.Reader) <-chan acp.Request {
+	out := make(chan acp.Request)
+	go func() {
+		defer close(out)
+		readLines(bufio.NewReader(stdin), maxLine, func(in input) {
+			var r acp.Request
+			if json.Unmarshal(in.text, &r) == nil && r.Op != "" {
+				out <- r
+			}
+		})
+	}()
+	return out
+}
+
+// handle handles a request of Harvest.
+func (s *session) handle(r acp.Request) {
+	switch r.Op {
+	case "prompt":
+		s.prompt(r)
+	case "interrupt":
+		s.interrupt()
+	case "answer":
+		s.reply(r)
+	case "mcp":
+		s.event(agent.Event{Type: agent.MCPStatus, MCP: s.servers.status(s.now(), s.name)})
+	case "restart":
+		s.event(agent.Event{Type: agent.MCPRestarted, ID: r.ID, Failed: true,
+			Text: "the Agent Client Protocol cannot start an MCP server again"})
+	}
+}

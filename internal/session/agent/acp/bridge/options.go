@@ -1,0 +1,197 @@
+package bridge
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/internal/session/agent"
+)
+
+// opened is the answer to session/new, load and resume.
+type opened struct {
+	Session string   `json:"sessionId"`
+	Modes   modes    `json:"modes"`
+	Options []option `json:"configOptions"`
+	Models  struct {
+		Current string `json:"currentModelId"`
+		All     []struct {
+			ID   string `json:"modelId"`
+			Name string `json:"name"`
+		} `json:"availableModels"`
+	} `json:"models"`
+}
+
+type modes struct {
+	Current string `json:"currentModeId"`
+	All     []struct {
+		ID string `json:"id"`
+	} `json:"availableModes"`
+}
+
+// option is an option of a session.
+type option struct {
+	ID       string          `json:"id"`
+	Category string          `json:"category"`
+	Current  json.RawMessage `json:"currentValue"`
+	Values   []value         `json:"options"`
+}
+
+type value struct {
+	Value string `json:"value"`
+	Name  string `json:"name"`
+	// Values are those of a group.
+	Values []value `json:"options"`
+}
+
+// current returns the current value; "" unless it is a text.
+func (o option) current() (text string) {
+	decode(o.Current, &text)
+	return text
+}
+
+// all returns the values of an option, without groups.
+func (o option) all() (all []value) {
+	for _, v := range o.Values {
+		all = append(append(all, v), v.Values...)
+	}
+	return all
+}
+
+// setting is a step of the configuration.
+type setting struct {
+	method string
+	params map[string]any
+	failed func(text string)
+}
+
+// configure sets the model and the mode, one after the other, and then reports that the session is ready.
+func (s *session) configure(o opened) {
+	s.using = o.Models.Current
+	for _, opt := range o.Options {
+		if opt.Category == "model" && opt.current() != "" {
+			s.using = opt.current()
+		}
+	}
+	var steps []setting
+	if s.model != "" && s.model != s.using {
+		steps = append(steps, s.chooseModel(o))
+	}
+	s.apply(append(steps, s.chooseMode(o)...))
+}
+
+func (s *session) apply(steps []setting) {
+	if len(steps) == 0 {
+		s.begun()
+		return
+	}
+	step := steps[0]
+	step.params["sessionId"] = s.id
+	s.call(step.method, step.params, optionTime, func(_ json.RawMessage, f *failure) {
+		if f != nil {
+			step.failed(f.text())
+		}
+		s.apply(steps[1:])
+	})
+}
+
+// chooseModel returns the step that sets the model: as an option of the session, or by the older method.
+func (s *session) chooseModel(o opened) setting {
+	before := s.using
+	s.using = s.model
+	failed := func(text string) {
+		s.using = before
+		s.notice("model", "%s does not use model %q: %s", s.name, s.model, text)
+	}
+	for _, opt := range o.Options {
+		if opt.Category != "model" {
+			continue
+		}
+		for _, v := range opt.all() {
+			if v.Name == s.model && v.Value != "" {
+				s.using = v.Value
+			}
+		}
+		return setting{"session/set_config_option", map[string]any{"configId": opt.ID, "value": s.using}, failed}
+	}
+	for _, m := range o.Models.All {
+		if m.Name == s.model {
+			s.using = m.ID
+		}
+	}
+	return setting{"session/set_model", map[string]any{"modelId": s.using}, failed}
+}
+
+// chooseMode returns the steps that make the agent ask for approval as the session's user wants. Where it cannot be
+// set, a notice says so.
+func (s *session) chooseMode(o opened) (steps []setting) {
+	wanted := s.quirks.modes[s.approval]
+	if wanted == nil {
+		wanted = []choice{{values: usual[s.approval]}}
+	}
+	found := false
+	for _, w := range wanted {
+		if step, ok := s.choose(o, w); ok {
+			steps, found = append(steps, step), true
+		}
+	}
+	switch {
+	case s.approval == agent.ApproveAll:
+	case s.quirks.never:
+		s.notice("never_asks", "%s asks nobody for approval: the sandbox is the only limit", s.name)
+	case !found:
+		s.notice("mode_unknown", "%s has no mode that Harvest knows for approval %q: it may ask for less, and the "+
+			"sandbox is the limit", s.name, s.approval)
+	}
+	return steps
+}
+
+// choose returns the step for a choice. It finds the mode as an option or as a mode of the session, since agents offer
+// one of them or both.
+func (s *session) choose(o opened, c choice) (setting, bool) {
+	failed := func(text string) {
+		s.mode = ""
+		s.notice("mode", "%s did not accept its mode: %s. It may ask for less, and the sandbox is the limit", s.name,
+			text)
+	}
+	if c.option == "" {
+		for _, want := range c.values {
+			for _, m := range o.Modes.All {
+				if short(m.ID) == want {
+					s.mode = m.ID
+					return setting{"session/set_mode", map[string]any{"modeId": m.ID}, failed}, true
+				}
+			}
+		}
+	}
+	for _, opt := range o.Options {
+		if c.option != opt.ID && (c.option != "" || opt.Category != "mode" && opt.ID != "mode") {
+			continue
+		}
+		for _, want := range c.values {
+			at := slices.IndexFunc(opt.all(), func(v value) bool { return short(v.Value) == want })
+			if at < 0 {
+				continue
+			}
+			chosen := opt.all()[at].Value
+			if c.option == "" {
+				s.mode = chosen
+			}
+			params := map[string]any{"configId": opt.ID, "value": chosen}
+			return setting{"session/set_config_option", params, failed}, true
+		}
+	}
+	return setting{}, false
+}
+
+// short returns the name of a mode, whose ID may be a URL.
+func short(id string) string { return id[strings.LastIndex(id, "#")+1:] }
+
+// changedMode reports a mode that the agent has changed itself.
+func (s *session) changedMode(mode string) {
+	if !s.ready || s.mode == "" || mode == "" || mode == s.mode {
+		return
+	}
+	s.mode = mode
+	s.notice("mode_changed", "%s changed its mode to %s", s.name, short(mode))
+}
