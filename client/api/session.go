@@ -74,7 +74,7 @@ type SessionRequest struct {
 	Subdir string `json:"subdir,omitempty"`
 	// Uncommitted are the user's uncommitted changes; they become a separate commit.
 	Uncommitted *Uncommitted `json:"uncommitted,omitempty"`
-	Agent       string       `json:"agent,omitempty"` // "claude", "opencode" or "scripted"
+	Agent       string       `json:"agent,omitempty"` // name, such as "claude", or a command that speaks ACP
 	// Continues is a session that has ended. The new session starts with its files, its repositories and the end of
 	// its conversation, and takes all other missing values from it. A repository must not be given, and of the
 	// sandbox only env.
@@ -249,6 +249,22 @@ type SessionEvent struct {
 	// Denial is the connection or lookup of egress.denied, which the network policy of the sandbox denied. Of each
 	// destination, a turn has one such event, and at most 20.
 	Denial *Denial `json:"denial,omitempty"`
+	// Plan is set in agent.plan: all steps of the agent's plan.
+	Plan []PlanStep `json:"plan,omitempty"`
+	// Context is set in done if the agent reports how full the model's context is.
+	Context *Context `json:"context,omitempty"`
+}
+
+// PlanStep is a step of an agent's plan.
+type PlanStep struct {
+	Text   string `json:"text"`
+	Status string `json:"status,omitempty"` // "pending", "in_progress" or "completed"
+}
+
+// Context is how full the model's context is, in tokens.
+type Context struct {
+	Used int64 `json:"used"`
+	Size int64 `json:"size"`
 }
 
 // RepoSynced is the result of updating a session that started from an image of its repository.

@@ -1,12 +1,108 @@
 package app
 
 import (
+	"maps"
+	"strings"
+
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 	"github.com/RelevanceAI/harvest/internal/session/agent/claude"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 )
 
-// agents are the available agents, by name.
-var agents = map[string]agent.Agent{"claude": claude.Agent{}, "opencode": opencode.Agent{},
-	"scripted": scripted.Agent{}}
+// builtIn are the agents of every server.
+func builtIn() map[string]agent.Agent {
+	all := map[string]agent.Agent{"claude": claude.Agent{}, "opencode": opencode.Agent{}, "scripted": scripted.Agent{}}
+	for _, p := range profiles {
+		all[p.ID] = acp.Agent{Profile: p}
+	}
+	return all
+}
+
+// agentsOf returns the agents by name: the built-in ones, and those of agents.custom.
+func agentsOf(custom []string) map[string]agent.Agent {
+	all, own := builtIn(), map[string]acp.Profile{}
+	for _, text := range custom {
+		where, value, _ := strings.Cut(text, "=")
+		name, field, _ := strings.Cut(where, ".")
+		p, known := own[name]
+		if !known {
+			p = commandProfile(name, "")
+		}
+		variable, isEnv := strings.CutPrefix(field, "env.")
+		switch {
+		case isEnv:
+			before := p.Env
+			p.Env = func(s agent.Setup) map[string]string {
+				env := map[string]string{variable: value}
+				if before != nil {
+					maps.Copy(env, before(s))
+				}
+				return env
+			}
+		case field == "command":
+			p.Args = commandProfile(name, value).Args
+		case field == "install":
+			p.Install = value
+		}
+		own[name] = p
+	}
+	for name, p := range own {
+		all[name] = acp.Agent{Profile: p}
+	}
+	return all
+}
+
+// commandAgent returns the agent of a command that a user names.
+func commandAgent(command string) agent.Agent {
+	p := commandProfile(command, command)
+	return acp.Agent{Profile: p}
+}
+
+func commandProfile(name, command string) acp.Profile {
+	return acp.Profile{ID: name, Args: []string{"/bin/sh", "-c", "exec " + command}}
+}
+
+// profiles are the built-in agents that speak ACP. Codex, Gemini, Qwen, pi and Copilot reach their models with the
+// credentials in their sandbox.
+var profiles = []acp.Profile{
+	{ID: "claude-acp", Args: []string{"claude-agent-acp"}, Lock: "claude-acp", Access: claudeAccess,
+		Env:    fixed("IS_SANDBOX", "1", "DISABLE_AUTOUPDATER", "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+		Record: claude.Agent{}.Kept()},
+	{ID: "opencode-acp", Args: []string{"opencode", "acp"}, Access: openCodeAccess, Env: openCodeEnv,
+		Record: opencode.Agent{}.Kept()},
+	{ID: "codex", Args: []string{"codex-acp"}, Lock: "codex",
+		Record: `"${CODEX_HOME:-$HOME/.codex}"/sessions/*/*/*/rollout-*"$CONVERSATION"*`},
+	{ID: "gemini", Args: []string{"gemini", "--acp"}, Lock: "gemini",
+		// Otherwise it silently drops MCP servers in a directory that nobody has trusted.
+		Env: fixed("GEMINI_CLI_TRUST_WORKSPACE", "true"), Record: `"$HOME"/.gemini/tmp/*/chats/*`},
+	{ID: "qwen", Args: []string{"qwen", "--acp"}, Lock: "qwen",
+		Record: `"$HOME"/.qwen/projects/*/chats/"$CONVERSATION"*`},
+	{ID: "pi", Args: []string{"pi-acp"}, Lock: "pi", Record: `"$HOME"/.pi/agent/sessions/*/*"$CONVERSATION"*`},
+	{ID: "copilot", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot",
+		Record: `"$HOME"/.copilot/session-state/"$CONVERSATION"*`},
+}
+
+// fixed returns a Profile.Env with these variables.
+func fixed(pairs ...string) func(agent.Setup) map[string]string {
+	return func(agent.Setup) map[string]string {
+		env := map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			env[pairs[i]] = pairs[i+1]
+		}
+		return env
+	}
+}
+
+func claudeAccess(a agent.Access, _ agent.Setup) map[string]string { return claude.Environment(a) }
+
+func openCodeAccess(a agent.Access, s agent.Setup) map[string]string {
+	return opencode.Environment(a, s.Model)
+}
+
+// openCodeEnv makes OpenCode ask as the approval says: its modes do not.
+func openCodeEnv(s agent.Setup) map[string]string {
+	return map[string]string{"OPENCODE_PERMISSION": opencode.Permissions(s.Approval),
+		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+}

@@ -200,7 +200,8 @@ func (a *App) sessionOptions() (session.Options, error) {
 		return session.Options{}, errors.Stage(err, "connect")
 	}
 	return session.Options{
-		Fleet: a.fleet, Journal: a.events, Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
+		Fleet: a.fleet, Journal: a.events, Agents: agentsOf(a.cfg.Agents.Custom), Command: commandAgent,
+		Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos}, Secrets: a.secrets,
 		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
 	}, nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
@@ -45,6 +46,7 @@ type Options struct {
 	Journal *event.Journal
 	Store   records.Store
 	Agents  map[string]agent.Agent
+	Command func(command string) agent.Agent // of a command that a user names; nil: only Agents
 
 	// Models is the gateway to the models of agents; nil: agents reach models on their own. If the engine can connect
 	// into sandboxes and DirectModels is not set, agents send their requests through the gateway, and their sandboxes
@@ -119,6 +121,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
+	if m.program(opts.Default) == nil {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "agents.default: unknown agent %.40q", opts.Default),
+			"use one of %s", m.agentNames())
+	}
 	var err error
 	if m.inputs, err = inputs.Open(opts.Uploads); err != nil {
 		return nil, err
@@ -207,10 +213,9 @@ func Check(m *Manager, account string, req Request) error {
 // plan validates req. repos are the repositories of the session that req continues; nil: req names them.
 func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (records.Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
-	if m.opts.Agents[name] == nil {
-		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
+	if m.program(name) == nil {
 		return records.Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name),
-			"use one of %s", names)
+			"use one of %s, or a command with arguments that speaks ACP", m.agentNames())
 	}
 	if req.Prompt != "" {
 		if err := records.CheckPrompt(req.Prompt); err != nil {
@@ -226,7 +231,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 			return records.Session{}, err
 		}
 	}
-	if err := m.models().CheckKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
+	if err := m.models().CheckKeys(m.program(name), req.Sandbox.Env); err != nil {
 		return records.Session{}, err
 	}
 	author := req.Author
@@ -253,10 +258,27 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 	}, nil
 }
 
+// program returns the agent of a name, or of a command: a name with a space or a slash. It returns nil if there
+// is none.
+func (m *Manager) program(name string) agent.Agent {
+	if a := m.opts.Agents[name]; a != nil || m.opts.Command == nil || !strings.ContainsAny(name, " /") ||
+		len(name) > maxCommand || strings.ContainsFunc(name, unicode.IsControl) {
+		return a
+	}
+	return m.opts.Command(name)
+}
+
+func (m *Manager) agentNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
+}
+
+// maxCommand is the size limit for an agent's command, in bytes.
+const maxCommand = 4 << 10
+
 // imageFor returns the image for sessions that do not name one. An agent may name a smaller image than the one for
 // all agents.
 func (m *Manager) imageFor(name string) string {
-	if a, ok := m.opts.Agents[name].(interface{ Image() string }); ok {
+	if a, ok := m.program(name).(interface{ Image() string }); ok {
 		return a.Image()
 	}
 	return m.opts.Image

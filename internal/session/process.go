@@ -27,7 +27,7 @@ func setupOf(s records.Session) agent.Setup {
 // failed, or a new sandbox is being created for it.
 func (r *runner) start(ctx context.Context) bool {
 	s := r.session()
-	program := r.m.opts.Agents[s.Agent]
+	program := r.m.program(s.Agent)
 	r.openLine()
 	setup, err := r.equip(ctx, program)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *runner) attach(ctx context.Context, s records.Session) {
 	}
 	setup := setupOf(s)
 	setup.Again = true
-	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
+	r.agent, r.conv = p, r.m.program(s.Agent).Open(setup)
 	if r.current == nil {
 		r.closeGate() // the first prompt may still have to wait
 	}

@@ -85,7 +85,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 		if req.Model == "" {
 			req.Model = old.Model
 		}
-		if _, ok := m.opts.Agents[old.Agent].(agent.Keeper); ok {
+		if _, ok := m.program(old.Agent).(agent.Keeper); ok {
 			req.conversation = old.Conversation
 		}
 	}

@@ -431,9 +431,11 @@ func (r *runner) read(l pipe.Line) {
 	r.showWork()
 }
 
-// isStatus reports whether a line contains only an answer about MCP servers, which is independent of the turn.
+// isStatus reports whether a line is no sign that the turn goes on: an answer about MCP servers, which is independent
+// of the turn, or a report of silence.
 func isStatus(events []agent.Event) bool {
-	return len(events) == 1 && (events[0].Type == agent.MCPStatus || events[0].Type == agent.MCPRestarted)
+	return len(events) == 1 && (events[0].Type == agent.MCPStatus || events[0].Type == agent.MCPRestarted ||
+		events[0].Type == agent.Silent)
 }
 
 // publishLines publishes the events of the lines up to end.
@@ -550,9 +552,17 @@ func (r *runner) interrupt(why string) {
 	if r.stopped != "" {
 		return
 	}
-	r.stopped, r.killAt = why, time.Now().Add(r.m.opts.StopGrace)
+	r.stopped, r.killAt = why, time.Now().Add(r.stopGrace())
 	r.change(func(s *records.Session) { s.Stopping = why })
 	r.agent.Write(r.conv.Interrupt())
+}
+
+// stopGrace returns the time between the interrupt of a turn and the kill of the agent's process.
+func (r *runner) stopGrace() time.Duration {
+	if s, ok := r.m.program(r.session().Agent).(agent.Stopper); ok {
+		return max(r.m.opts.StopGrace, s.StopGrace())
+	}
+	return r.m.opts.StopGrace
 }
 
 // answer sends the answer to the agent's question.

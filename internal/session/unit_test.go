@@ -3,7 +3,9 @@ package session
 import (
 	"context"
 	"io"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
@@ -139,6 +141,38 @@ func TestUsageOfTurn(t *testing.T) {
 	} {
 		if got := r.usage(c.reported); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.reported, got, c.want)
+		}
+	}
+}
+
+// slow is an agent that needs long to end a turn.
+type slow struct{ scripted.Agent }
+
+func (slow) StopGrace() time.Duration { return time.Minute }
+
+func TestProgram(t *testing.T) {
+	m := &Manager{opts: Options{Agents: map[string]agent.Agent{"scripted": scripted.Agent{}, "slow": slow{}},
+		Command: func(string) agent.Agent { return slow{} }, StopGrace: time.Second}}
+	for name, want := range map[string]time.Duration{"scripted": time.Second, "slow": time.Minute,
+		"x --acp": time.Minute, "/bin/x": time.Minute, "x": 0, "": 0, "x \x00": 0,
+		"x " + strings.Repeat("y", 5000): 0} {
+		if found := m.program(name) != nil; found != (want > 0) {
+			t.Errorf("%.20q: found %v", name, found)
+		}
+		if want == 0 {
+			continue
+		}
+		if got := newRunner(m, records.Session{Agent: name}).stopGrace(); got != want {
+			t.Errorf("%q: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestSilenceIsNoActivity checks that a report of silence does not count as a sign of life.
+func TestSilenceIsNoActivity(t *testing.T) {
+	for kind, want := range map[agent.Type]bool{agent.Silent: true, agent.MCPStatus: true, agent.MessageDelta: false} {
+		if got := isStatus([]agent.Event{{Type: kind}}); got != want {
+			t.Errorf("%s: %v", kind, got)
 		}
 	}
 }

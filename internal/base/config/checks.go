@@ -81,6 +81,27 @@ func allowed(rules []string) string {
 	return ""
 }
 
+var customPattern = pattern.New(`^[a-z0-9][a-z0-9-]{0,39}\.(command|install|env\.[A-Za-z_][A-Za-z0-9_]*)=`)
+
+func customAgents(all []string) string {
+	commands := map[string]bool{}
+	for _, text := range all {
+		if !customPattern().MatchString(text) {
+			return "write NAME.FIELD=VALUE with the field command, install or env.VARIABLE, such as " +
+				"kimi.command=kimi --acp"
+		}
+		name, rest, _ := strings.Cut(text, ".")
+		field, value, _ := strings.Cut(rest, "=")
+		commands[name] = commands[name] || field == "command" && strings.TrimSpace(value) != ""
+	}
+	for name, given := range commands {
+		if !given {
+			return "write the command of the agent, such as " + name + ".command=" + name + " --acp"
+		}
+	}
+	return ""
+}
+
 // oidcProblems checks the dependencies between the sign-in options.
 func (c Config) oidcProblems(add func(key, text string)) {
 	o := c.OIDC

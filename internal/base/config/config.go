@@ -172,8 +172,9 @@ type OIDC struct {
 
 // Agents are the defaults of sessions.
 type Agents struct {
-	Default string // one of "claude", "opencode" and "scripted"
-	Image   string // of their sandboxes; name of an image or of a registry's image
+	Default string   // name of an agent, or a command that speaks ACP
+	Custom  []string // further agents, as NAME.FIELD=VALUE
+	Image   string   // of their sandboxes; name of an image or of a registry's image
 	// Spares is how many sessions of each kind in use are made ahead and wait for the next prompt; 0: none. SpareLife
 	// is how long they wait.
 	Spares    int

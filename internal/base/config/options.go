@@ -266,8 +266,16 @@ var options = []option{
 		}),
 	opt("oidc.allow", "people who may sign in, as WHO=ACCOUNT[:ROLE]; the first match counts",
 		func(c *Config) *[]string { return &c.OIDC.Allow }, allowed),
-	opt("agents.default", "agent of sessions that name none: claude, opencode or scripted",
-		func(c *Config) *string { return &c.Agents.Default }, oneOf("claude", "opencode", "scripted")),
+	opt("agents.default", "agent of sessions that name none, such as claude or codex, or a command that speaks ACP",
+		func(c *Config) *string { return &c.Agents.Default }, func(v string) string {
+			if strings.TrimSpace(v) == "" || strings.HasPrefix(v, "-") || strings.ContainsFunc(v, unicode.IsControl) {
+				return "write the name of an agent, such as claude"
+			}
+			return ""
+		}),
+	opt("agents.custom",
+		"further agents that speak ACP, as NAME.FIELD=VALUE with the fields command, install and env.VARIABLE",
+		func(c *Config) *[]string { return &c.Agents.Custom }, customAgents),
 	opt("agents.image", "image of the sandboxes of sessions",
 		func(c *Config) *string { return &c.Agents.Image }, func(v string) string {
 			odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }

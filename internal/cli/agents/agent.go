@@ -85,7 +85,8 @@ is read from standard input.`,
 	}
 	flags := cmd.Flags()
 	r.from.add(cmd, &r.req)
-	flags.StringVar(&r.req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
+	flags.StringVar(&r.req.Agent, "agent", "",
+		"agent, such as claude, codex or opencode, or a command that speaks ACP (default: claude)")
 	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
 	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")

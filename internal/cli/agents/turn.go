@@ -90,9 +90,13 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		}
 	case "file.changed":
 		v.line("  changed %s", chat.Plain(e.Path))
-	case "agent.overridden":
+	case "agent.overridden", "agent.notice":
 		v.pause()
 		v.c.Notef("%s", chat.Plain(e.Text))
+	case "agent.silent":
+		v.line("%s", chat.Plain(e.Text))
+	case "agent.plan":
+		v.line("plan: %s", chat.Plan(e.Plan))
 	case "agent.retrying":
 		v.line("the model's API: %s", chat.Plain(e.Text))
 	case "agent.asked":

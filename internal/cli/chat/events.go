@@ -329,8 +329,10 @@ func (m *Model) agentEvent(kind string, e api.SessionEvent) {
 			reason = "no reason given"
 		}
 		m.notef("the agent continues by itself: %s", reason)
-	case "agent.overridden":
+	case "agent.overridden", "agent.notice", "agent.silent":
 		m.notef("%s", e.Text)
+	case "agent.plan":
+		m.notef("plan: %s", Plan(e.Plan))
 	case "agent.retrying":
 		m.retrying = FirstLine(e.Text)
 		m.notef("the model's API: %s", e.Text)

@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/RelevanceAI/harvest/client/api"
 )
 
 // Plain removes all characters that could control a terminal or reorder text: control characters other than
@@ -79,6 +81,19 @@ func trimPrompt(text string) string {
 		}
 		text = rest
 	}
+}
+
+// Plan returns the steps of an agent's plan on one line.
+func Plan(steps []api.PlanStep) string {
+	var all []string
+	for _, s := range steps {
+		mark := ""
+		if s.Status == "completed" {
+			mark = "✓ "
+		}
+		all = append(all, mark+FirstLine(s.Text))
+	}
+	return strings.Join(all, "; ")
 }
 
 // FirstLine returns the first line of a text, shortened and cleaned by Plain.

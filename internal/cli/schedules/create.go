@@ -52,7 +52,7 @@ are stored in the schedule; use --secret for keys.`,
 	flags.BoolVar(&f.keep, "keep", false, "keep the sandbox or the session of each run")
 	flags.StringVar(&f.code, "code", "", "Python code")
 	flags.StringVar(&f.prompt.Prompt, "prompt", "", "prompt for an agent")
-	flags.StringVar(&f.prompt.Agent, "agent", "", "agent for --prompt: claude, opencode or scripted (default: claude)")
+	flags.StringVar(&f.prompt.Agent, "agent", "", "agent for --prompt, such as claude or codex (default: claude)")
 	flags.StringVar(&f.prompt.Model, "model", "", "model of the agent")
 	flags.StringVar(&f.prompt.Repo, "repo", "", "address of a repository for the agent (default: none)")
 	flags.StringVar(&f.prompt.Branch, "branch", "", "branch of --repo (default: the default branch of the repository)")

@@ -44,6 +44,9 @@ type Profile struct {
 	Env func(agent.Setup) map[string]string
 	// Access returns the environment variables for the model; nil if the agent reaches its model on its own.
 	Access func(agent.Access, agent.Setup) map[string]string
+	// Lock names the bridge's lock that installs the agent where it is missing, and Install is a shell script that does
+	// so; "" for neither.
+	Lock, Install string
 	// Record is agent.Keeper's Kept; "" means that the agent has to be asked.
 	Record string
 }
@@ -77,7 +80,7 @@ func (Agent) MCPConfig(servers []mcp.Server, _ agent.MCPLimits) ([]byte, error) 
 func (a Agent) Command(s agent.Setup) engine.Command {
 	args := []string{Program, "-name", a.ID, "-dir", s.Dir}
 	for _, option := range [][2]string{{"-session", s.Conversation}, {"-model", s.Model}, {"-system", s.System},
-		{"-approval", string(s.Approval)}, {"-mcp", s.MCPConfig}} {
+		{"-approval", string(s.Approval)}, {"-mcp", s.MCPConfig}, {"-lock", a.Lock}, {"-install", a.Install}} {
 		if option[1] != "" {
 			args = append(args, option[0], option[1])
 		}

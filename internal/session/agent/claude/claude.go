@@ -66,7 +66,7 @@ func command(s agent.Setup, more ...string) engine.Command {
 		env["MCP_SERVER_CONNECTION_BATCH_SIZE"] = strconv.Itoa(s.MCPLimits.AtOnce)
 	}
 	if s.Access != nil {
-		maps.Copy(env, environment(*s.Access))
+		maps.Copy(env, Environment(*s.Access))
 	}
 	maps.Copy(env, s.Env)
 	return engine.Command{Args: args, Dir: s.Dir, Env: env}
@@ -80,10 +80,10 @@ func (Agent) MCPConfig(servers []mcp.Server, _ agent.MCPLimits) ([]byte, error) 
 	return mcp.ClaudeConfig(servers)
 }
 
-// environment returns the environment variables that tell the program how to reach its model:
+// Environment returns the environment variables that tell the program how to reach its model:
 // https://code.claude.com/docs/en/env-vars. The kind of the token determines the variable: the program uses other
 // models and behaves differently with each kind.
-func environment(a agent.Access) map[string]string {
+func Environment(a agent.Access) map[string]string {
 	base, token := "ANTHROPIC_BASE_URL", map[agent.AccessKind]string{
 		agent.AccessKey: "ANTHROPIC_API_KEY", agent.AccessBearer: "ANTHROPIC_AUTH_TOKEN",
 		agent.AccessOAuth: "CLAUDE_CODE_OAUTH_TOKEN", agent.AccessBedrock: "AWS_BEARER_TOKEN_BEDROCK",

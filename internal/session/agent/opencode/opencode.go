@@ -76,7 +76,7 @@ func (Agent) Command(s agent.Setup) engine.Command {
 		"OPENCODE_PERMISSION":           permissions[s.Approval],
 	}
 	if s.Access != nil {
-		maps.Copy(env, environment(*s.Access, s.Model))
+		maps.Copy(env, Environment(*s.Access, s.Model))
 	}
 	if s.MCPConfig != "" {
 		env["OPENCODE_CONFIG"] = s.MCPConfig
@@ -93,11 +93,11 @@ func (Agent) MCPConfig(servers []mcp.Server, limits agent.MCPLimits) ([]byte, er
 	return mcp.OpenCodeConfig(servers, limits.Timeout)
 }
 
-// environment returns the environment variables that tell the program how to reach its model: the key, and the
+// Environment returns the environment variables that tell the program how to reach its model: the key, and the
 // address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). That enables
 // the provider of the key, and that of the model which the user chose; those of files are not used. It supports keys of
 // Anthropic's API and of Bedrock; tokens of subscriptions are for Claude Code only.
-func environment(a agent.Access, model string) map[string]string {
+func Environment(a agent.Access, model string) map[string]string {
 	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", cmp.Or(a.URL, "https://api.anthropic.com")+"/v1"
 	env := map[string]string{}
 	if a.Kind == agent.AccessBedrock {
@@ -135,6 +135,9 @@ var permissions = map[agent.Approval]string{
 	agent.ApproveNone: `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
 	agent.ApprovePlan: `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
 }
+
+// Permissions returns the server's rules for an approval, for its variable OPENCODE_PERMISSION.
+func Permissions(a agent.Approval) string { return permissions[a] }
 
 // Open implements agent.Agent.
 func (Agent) Open(s agent.Setup) agent.Conversation {

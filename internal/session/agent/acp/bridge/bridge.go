@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -33,16 +34,26 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	flags.StringVar(&o.system, "system", "", "instructions")
 	flags.StringVar(&o.mcp, "mcp", "", "file of MCP servers")
 	flags.StringVar((*string)(&o.approval), "approval", "", "tools that need no approval")
+	lock := flags.String("lock", "", "embedded lock that installs the agent")
+	script := flags.String("install", "", "script that installs the agent")
 	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
 		return 2
 	}
 	s := newSession(o)
 	s.print = func(l acp.Line) {
-		if data, err := json.Marshal(l); err == nil {
+		if data, err := json.Marshal(fit(l)); err == nil {
 			_, _ = stdout.Write(append(data, '\n')) // if the reader is gone, the input ends, too
 		}
 	}
-	err := run(ctx, s, flags.Args(), stdin, stderr)
+	asked := requests(stdin)
+	command, err := installed(ctx, flags.Args(), *lock, *script, func(text string) {
+		s.notice("installing", "Harvest %s", text)
+	})
+	if err == nil {
+		err = run(ctx, s, command, asked, stderr)
+	} else {
+		s.waitFor(ctx, asked, err, "")
+	}
 	if err == nil {
 		return 0
 	}
@@ -53,17 +64,30 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	return 1
 }
 
+// maxText is the limit of a text in an event, in bytes. Harvest keeps no longer line of the bridge than 16 MB.
+const maxText = 2 << 20
+
+// fit shortens what an agent may send in any size.
+func fit(l acp.Line) acp.Line {
+	if len(l.Text) > maxText {
+		l.Text = strings.ToValidUTF8(l.Text[:maxText], "") + "…"
+	}
+	if len(l.Input) > maxText {
+		l.Input = json.RawMessage(`{}`)
+	}
+	return l
+}
+
 // run runs the agent's process and the session until one of them ends.
-func run(ctx context.Context, s *session, command []string, stdin io.Reader, stderr io.Writer) error {
+func run(ctx context.Context, s *session, command program, asked <-chan acp.Request, stderr io.Writer) error {
 	c, err := startChild(context.WithoutCancel(ctx), command, s.dir)
 	if err != nil {
-		s.waitFor(ctx, requests(stdin), err, "")
+		s.waitFor(ctx, asked, err, "")
 		return err
 	}
 	s.write = c.write
 	defer func() { s.servers.remove() }()
 	defer c.end()
-	asked := requests(stdin)
 	s.start()
 	for s.over == nil {
 		timer := time.NewTimer(time.Hour)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
@@ -406,6 +407,97 @@ func TestExpand(t *testing.T) {
 		"${HARVEST_TEST_EMPTY}": "", "${HARVEST_TEST_UNSET}": ""} {
 		if got := expand(text); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestInstall checks that an agent that is missing is installed by the script of the user, and that a failure has the
+// script's words.
+func TestInstall(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var said []string
+	say := func(text string) { said = append(said, text) }
+	script := "printf '#!/bin/sh\\n' > " + dir + "/newagent && chmod +x " + dir + "/newagent"
+	for range 2 {
+		if command, err := installed(t.Context(), []string{"newagent", "--acp"}, "", script, say); err != nil ||
+			strings.Join(command.args, " ") != "newagent --acp" {
+			t.Errorf("%v, %v", command, err)
+		}
+	}
+	if command, err := installed(t.Context(), []string{"/bin/sh", "-c", "exec newagent 'a b'"}, "", "exit 1",
+		say); err != nil || len(command.args) != 3 || len(said) != 1 {
+		t.Errorf("%v, %v, %v", command, err, said)
+	}
+	_, err := installed(t.Context(), []string{"/bin/sh", "-c", "exec other"}, "", "echo no space >&2; exit 3", say)
+	if err == nil || !strings.Contains(errors.Message(err), "no space") {
+		t.Errorf("%v", err)
+	}
+	if _, err := installed(t.Context(), []string{"other"}, "unknown", "", say); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestInstallFromLock checks that an agent is installed from its lock once, and that Node.js must be new enough.
+func TestInstallFromLock(t *testing.T) {
+	dir, home := t.TempDir(), t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	program := func(name, text string) {
+		testenv.WriteFile(t, dir+"/"+name, []byte("#!/bin/sh\n"+text+"\n"))
+		if err := os.Chmod(dir+"/"+name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program("node", "echo v20.20.2")
+	program("npm", `echo "$PWD" >> `+home+`/calls; mkdir -p node_modules/.bin
+		printf '#!/bin/sh\n' > node_modules/.bin/gemini; chmod +x node_modules/.bin/gemini`)
+	if _, err := os.Stat(imageNode); err == nil {
+		t.Skip("this machine has the image's Node.js")
+	}
+	var said []string
+	say := func(text string) { said = append(said, text) }
+	if _, err := installed(t.Context(), []string{"gemini"}, "gemini", "", say); err == nil ||
+		!strings.Contains(errors.Message(err), "this is 20.20.2") {
+		t.Errorf("an old Node.js: %v", err)
+	}
+	program("node", "echo v22.1.0")
+	for range 2 {
+		p, err := installed(t.Context(), []string{"gemini", "--acp"}, "gemini", "", say)
+		if err != nil || len(p.args) != 2 || !strings.HasPrefix(p.args[0], home) ||
+			!strings.Contains(strings.Join(p.env, " "), home) {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	calls, err := os.ReadFile(home + "/calls")
+	if strings.Count(string(calls), "\n") != 1 || err != nil || len(said) != 1 {
+		t.Errorf("%s, %v, %v", calls, err, said)
+	}
+}
+
+// TestLocks checks that the locks have exact versions, digests, and no addresses of a registry.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	names, err := locks.ReadDir("locks")
+	if err != nil || len(names) == 0 {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		list, err := locks.ReadFile("locks/" + name.Name() + "/package.json")
+		if err != nil || packages(list) == "" || strings.ContainsAny(packages(list), "^~*") {
+			t.Errorf("%s: %s, %v", name.Name(), list, err)
+		}
+		text, err := locks.ReadFile("locks/" + name.Name() + "/package-lock.json")
+		var lock struct {
+			Packages map[string]struct{ Version, Resolved, Integrity string }
+		}
+		if err != nil || json.Unmarshal(text, &lock) != nil || len(lock.Packages) < 2 {
+			t.Fatalf("%s: %v", name.Name(), err)
+		}
+		for path, p := range lock.Packages {
+			if path != "" && (p.Integrity == "" || p.Resolved != "" || p.Version == "") {
+				t.Errorf("%s: %s: %+v", name.Name(), path, p)
+			}
 		}
 	}
 }

@@ -41,7 +41,7 @@ type child struct {
 }
 
 // startChild starts the agent in a process group of its own.
-func startChild(ctx context.Context, command []string, dir string) (*child, error) {
+func startChild(ctx context.Context, p program, dir string) (*child, error) {
 	inside, stdin, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Wrapf(err, "pipe")
@@ -52,14 +52,15 @@ func startChild(ctx context.Context, command []string, dir string) (*child, erro
 		return nil, errors.Join(errors.Wrapf(err, "pipe"), stdin.Close())
 	}
 	defer stdout.Close()
-	c := &child{cmd: exec.CommandContext(ctx, command[0], command[1:]...), lines: make(chan input, 64),
+	c := &child{cmd: exec.CommandContext(ctx, p.args[0], p.args[1:]...), lines: make(chan input, 64),
 		ended: make(chan struct{}), stdin: stdin, output: output, wake: make(chan struct{}, 1)}
+	c.cmd.Env = append(os.Environ(), p.env...)
 	c.cmd.Dir, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = dir, inside, stdout, &c.tail
 	c.cmd.Cancel = func() error { return nil } // end ends it
 	c.cmd.WaitDelay = drainTime                // of the error output
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
-		return nil, errors.Join(errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be started", command[0]),
+		return nil, errors.Join(errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be started", p.args[0]),
 			"install it in the image or in the sandbox"), stdin.Close(), output.Close())
 	}
 	go c.wait()

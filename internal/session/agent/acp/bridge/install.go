@@ -1,0 +1,185 @@
+package bridge
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+)
+
+// locks has a package.json with exact versions and a package-lock.json with digests, and without addresses, for each
+// agent that Harvest can install.
+//
+//go:embed locks
+var locks embed.FS
+
+const (
+	installTime = 15 * time.Minute
+	leastNode   = 22
+	// imageNode is Node.js in the agent image. The image's command "node" is another one if the project asks for it.
+	imageNode = "/opt/harvest/bin/node"
+)
+
+// program is an agent's command, with additions to its environment.
+type program struct {
+	args []string
+	env  []string
+}
+
+// installed returns the agent's command, and makes it available: with the embedded lock of a name, or with a script of
+// the user, unless PATH has the program. say reports that it takes time.
+func installed(ctx context.Context, command []string, lock, script string, say func(string)) (program, error) {
+	if _, err := exec.LookPath(programOf(command)); err == nil {
+		return program{args: withNode(command)}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, installTime)
+	defer cancel()
+	switch {
+	case lock != "":
+		dir, err := installLock(ctx, lock, say)
+		if err != nil {
+			return program{}, err
+		}
+		bin := filepath.Join(dir, "node_modules", ".bin") // an adapter looks for its agent in PATH
+		return program{withNode(append([]string{filepath.Join(bin, command[0])}, command[1:]...)),
+			[]string{"PATH=" + bin + ":" + os.Getenv("PATH")}}, nil
+	case script != "":
+		say("installs " + programOf(command))
+		if err := execute(ctx, "", "/bin/sh", "-c", script); err != nil {
+			return program{}, err
+		}
+	}
+	return program{args: withNode(command)}, nil
+}
+
+// programOf returns the program of a command, also of one that a shell starts.
+func programOf(command []string) string {
+	if text, ok := strings.CutPrefix(command[len(command)-1], "exec "); ok && command[0] == "/bin/sh" {
+		if words := strings.Fields(text); len(words) > 0 {
+			return words[0]
+		}
+	}
+	return command[0]
+}
+
+// installLock installs an agent from the npm registry into the home directory, once for each lock.
+func installLock(ctx context.Context, name string, say func(string)) (dir string, err error) {
+	list, err := locks.ReadFile("locks/" + name + "/package.json")
+	if err != nil {
+		return "", errors.Newf(errors.Invalid, "Harvest cannot install %q", name)
+	}
+	lock, err := locks.ReadFile("locks/" + name + "/package-lock.json")
+	if err != nil {
+		return "", errors.Wrapf(err, "read the lock of %s", name)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", errors.Explainf(err, errors.Invalid, "%s needs a home directory", name)
+	}
+	sum := sha256.Sum256(lock)
+	dir = filepath.Join(home, ".local", "share", "harvest-agents", name+"-"+hex.EncodeToString(sum[:4]))
+	done := filepath.Join(dir, ".installed")
+	if _, err := os.Stat(done); err == nil {
+		return dir, nil
+	}
+	if err := nodeFits(ctx); err != nil {
+		return "", err
+	}
+	say("installs " + packages(list) + " from the npm registry")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", errors.Wrapf(err, "install %s", name)
+	}
+	for file, text := range map[string][]byte{"package.json": list, "package-lock.json": lock} {
+		if err := os.WriteFile(filepath.Join(dir, file), text, 0o644); err != nil {
+			return "", errors.Wrapf(err, "install %s", name)
+		}
+	}
+	if err := execute(ctx, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error",
+		"--no-update-notifier"); err != nil {
+		return "", errors.Remedy(err, "let the sandbox reach the npm registry, or use an image that has the agent")
+	}
+	return dir, errors.Wrapf(os.WriteFile(done, nil, 0o644), "install %s", name)
+}
+
+// packages returns the packages of a package.json with their versions.
+func packages(list []byte) string {
+	var file struct{ Dependencies map[string]string }
+	_ = json.Unmarshal(list, &file)
+	var all []string
+	for name, version := range file.Dependencies {
+		all = append(all, name+" "+version)
+	}
+	return strings.Join(all, " and ")
+}
+
+// nodeFits returns an error unless Node.js is new enough.
+func nodeFits(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, node(), "--version")
+	cmd.Env = append(os.Environ(), "HARVEST_NODE=default")
+	out, err := cmd.Output()
+	version := strings.TrimPrefix(strings.TrimSpace(string(out)), "v")
+	major, _, _ := strings.Cut(version, ".")
+	if n, bad := strconv.Atoi(major); err == nil && bad == nil && n >= leastNode {
+		return nil
+	}
+	found := "there is none"
+	if err == nil {
+		found = "this is " + version
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "agents need Node.js %d or later, and %s", leastNode, found),
+		"use an image that has it, such as agent")
+}
+
+func node() string {
+	if _, err := os.Stat(imageNode); err == nil {
+		return imageNode
+	}
+	return "node"
+}
+
+// withNode returns a command whose script runs with the image's Node.js, not with the one of the project.
+func withNode(command []string) []string {
+	path, err := exec.LookPath(command[0])
+	if err != nil || node() != imageNode {
+		return command
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return command
+	}
+	defer f.Close()
+	first, _ := bufio.NewReader(io.LimitReader(f, 256)).ReadString('\n')
+	if strings.HasPrefix(first, "#!") && strings.HasSuffix(strings.TrimSpace(first), "env node") {
+		return append([]string{imageNode, path}, command[1:]...)
+	}
+	return command
+}
+
+// execute runs a program in a process group of its own; an error has the end of its output.
+func execute(ctx context.Context, dir, name string, args ...string) error {
+	var out tail
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &out, &out, drainTime
+	cmd.Env = append(os.Environ(), "HARVEST_NODE=default")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimSpace(fmt.Sprintf("%v: %s", err, out.String()))
+		return errors.Explainf(errors.Errorf("%s: %v", name, err), errors.Unavailable,
+			"the agent could not be installed: %s", said)
+	}
+	return nil
+}
