@@ -6,7 +6,21 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/agenttest"
 )
+
+// TestConformance checks that all built-in agents, and a command, keep the contract of agents.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	all := builtIn()
+	all["command"] = commandAgent("goose acp")
+	for name, a := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			agenttest.Conformance(t, a)
+		})
+	}
+}
 
 // TestAgents checks that all agents have a command, and that those of the configuration have theirs.
 func TestAgents(t *testing.T) {

@@ -163,7 +163,7 @@ var rows = []row{
 	{"session/memory/names", nil, "it makes names, also for the command line"},
 	{"session/memory", []string{"engine/volume"}, "memory is files in volumes; session mounts them"},
 	{"session/agent", []string{"base/mcp", "engine"}, "agents are pure: they make a command and decode lines"},
-	{"session/agent/agenttest", []string{"session/agent"}, "helpers of tests know the contract of agents only"},
+	{"session/agent/agenttest", []string{"base/mcp", "session/agent"}, "helpers of tests know the contract of agents only"},
 	{"session/agent/acp/bridge", []string{"base/mcp", "session/agent", "session/agent/acp"},
 		"it runs in a sandbox and knows its own agent only"},
 	{"session/agent/opencode/bridge", []string{"session/agent", "session/agent/opencode"},

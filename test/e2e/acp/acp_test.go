@@ -1,0 +1,111 @@
+// Package acp tests agents that speak the Agent Client Protocol: the real programs in sandboxes, with stubs as models.
+package acp
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/test/host"
+	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
+)
+
+// working is a command of a tool that runs until the end of the test.
+const working = "touch working; until test -e over; do sleep 0.1; done"
+
+// segv kills the agent with SIGSEGV once its tool works.
+const segv = `until test -e /workspace/work/working; do sleep 0.1; done
+rm /workspace/work/working
+found=1
+for p in /proc/[0-9]*; do
+	if [ "$(cat $p/comm 2>/dev/null)" = "$0" ]; then kill -SEGV $(basename $p); found=0; fi
+done
+exit $found`
+
+// call is a step of the model that runs a command.
+func call(command string) modeltest.Step {
+	return modeltest.Step{Call: "Bash", Input: map[string]any{"command": command, "description": "a command"}}
+}
+
+// TestRealAgents checks a session with a real agent: a tool after a question that waits while the server restarts, a
+// stop, a crash in the middle of a turn, a model that fails, and a session that continues the conversation.
+//
+// mission: E1, E2, E4
+func TestRealAgents(t *testing.T) {
+	testenv.Long(t)
+	for _, name := range []string{"opencode-acp"} {
+		t.Run(name, func(t *testing.T) {
+			stub := modeltest.New(t, host.ModelKey)
+			stub.Script("first", modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{
+				"command": "echo walnut > a; cat a", "description": "write"}},
+				modeltest.Step{Say: "It is written."})
+			stub.Script("long", call(working), modeltest.Step{Say: "It is over."})
+			stub.Script("crash", call(working), modeltest.Step{Say: "I went on."})
+			stub.Script("broken", modeltest.Step{Status: 401, Kind: "authentication_error"})
+			stub.Script("last", modeltest.Step{Say: "Well."})
+			testAgent(t, name, "opencode", stub)
+		})
+	}
+}
+
+func testAgent(t *testing.T, name, program string, stub *modeltest.Stub) {
+	h := host.NewCLI(t, stub)
+	h.Must("agent", "--agent", name, "--repo", "none", "--approval", "ask", "-d", "[first] go")
+	id := h.Session()
+	asked := h.Event(id, 0, "agent.asked")
+	if !strings.Contains(string(asked.Data.Input), "echo walnut") {
+		t.Errorf("asked: %+v", asked.Data)
+	}
+	h.Kill()
+	h.Must("answer", id, asked.Data.ID, "--allow")
+	done := h.Event(id, 0, "done")
+	if done.Data.Failed || done.Data.Text != "It is written." || done.Data.Usage == nil ||
+		done.Data.Usage.OutputTokens == 0 {
+		t.Errorf("done: %+v; %s", done.Data, h.Log())
+	}
+	if tool := h.Event(id, 0, "tool.completed").Data; tool.Failed || !strings.Contains(tool.Text, "walnut") {
+		t.Errorf("tool: %+v", tool)
+	}
+
+	h.Must("send", "-d", id, "[long] go")
+	asked = h.Event(id, done.ID, "agent.asked")
+	h.Must("answer", id, asked.Data.ID, "--allow")
+	h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "until test -e /workspace/work/working; do sleep 0.1; done")
+	h.Must("stop", id)
+	done = h.Event(id, done.ID, "done")
+	if !done.Data.Interrupted {
+		t.Errorf("stopped: %+v", done.Data)
+	}
+
+	h.Must("send", "-d", id, "[crash] go")
+	asked = h.Event(id, done.ID, "agent.asked")
+	h.Must("sandbox", "exec", h.Box(), "--", "rm", "-f", "/workspace/work/working")
+	h.Must("answer", id, asked.Data.ID, "--allow")
+	h.Must("sandbox", "exec", h.Box(), "--user", "root", "--", "sh", "-c", segv, program)
+	crashed := h.Event(id, done.ID, "agent.crashed")
+	if !strings.Contains(crashed.Data.Reason, "SEGV") {
+		t.Errorf("crashed: %+v", crashed.Data)
+	}
+	h.Must("sandbox", "exec", h.Box(), "--", "touch", "/workspace/work/over")
+	if done = h.Event(id, done.ID, "done"); done.Data.Failed {
+		t.Errorf("after the crash: %+v", done.Data)
+	}
+
+	h.Must("send", "-d", id, "[broken] go")
+	if done = h.Event(id, done.ID, "done"); !done.Data.Failed || done.Data.Cause != "key_refused" {
+		t.Errorf("a model that refuses the key: %+v", done.Data)
+	}
+
+	h.Must("end", "--discard", id)
+	before := len(stub.Requests())
+	if out := h.Must("agent", "--continue", id, "[last] go"); !strings.Contains(out, "Well.") {
+		t.Errorf("the session that continues: %s", out)
+	}
+	if !slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
+		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("[last]"))
+	}) {
+		t.Error("the model did not get the earlier conversation")
+	}
+}
