@@ -52,7 +52,7 @@ type Profile struct {
 }
 
 // stopGrace is how long an agent has to end a turn: the bridge waits for its answer, and then ends the process.
-const stopGrace = 10 * time.Second
+const stopGrace = 20 * time.Second
 
 // Name implements agent.Agent.
 func (a Agent) Name() string { return a.ID }

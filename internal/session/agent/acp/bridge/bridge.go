@@ -39,29 +39,62 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
 		return 2
 	}
-	s := newSession(o)
-	s.print = func(l acp.Line) {
-		if data, err := json.Marshal(fit(l)); err == nil {
-			_, _ = stdout.Write(append(data, '\n')) // if the reader is gone, the input ends, too
+	return serve(ctx, o, *lock, *script, flags.Args(), requests(stdin), stdout, stderr)
+}
+
+// serve runs the agent until the input ends, and returns the exit code. An agent that fails is started again for the
+// next prompt: if the bridge ended, that prompt could get lost. Only a signal in the middle of a turn ends the bridge,
+// since the session then sends the prompt again.
+func serve(ctx context.Context, o options, lock, script string, command []string, asked <-chan acp.Request,
+	stdout, stderr io.Writer) int {
+	var waiting []acp.Request
+	for {
+		s := newSession(o)
+		s.queue = waiting
+		s.print = func(l acp.Line) {
+			if data, err := json.Marshal(fit(l)); err == nil {
+				_, _ = stdout.Write(append(data, '\n')) // if the reader is gone, the input ends, too
+			}
+		}
+		p, err := installed(ctx, command, lock, script, func(text string) {
+			s.notice("installing", "Harvest %s", text)
+		})
+		var said string
+		if err == nil {
+			said, err = run(ctx, s, p, asked)
+		}
+		if err == nil {
+			return 0
+		}
+		fmt.Fprintln(stderr, strings.TrimSpace(errors.Message(err)+"\n"+said))
+		if code := errors.ExitOf(err); code != 0 && (s.turn != nil || len(s.queue) > 0) {
+			return code
+		}
+		s.ends(err, said)
+		if o.session = s.id; s.id == "" {
+			o.session = s.session
+		}
+		if waiting = s.rest(ctx, asked); len(waiting) == 0 {
+			return 1
 		}
 	}
-	asked := requests(stdin)
-	command, err := installed(ctx, flags.Args(), *lock, *script, func(text string) {
-		s.notice("installing", "Harvest %s", text)
-	})
-	if err == nil {
-		err = run(ctx, s, command, asked, stderr)
-	} else {
-		s.waitFor(ctx, asked, err, "")
+}
+
+// rest handles requests after the agent has failed, and returns the prompts that are the first to need it again; none at
+// the end of the input.
+func (s *session) rest(ctx context.Context, asked <-chan acp.Request) []acp.Request {
+	for len(s.queue) == 0 {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r, ok := <-asked:
+			if !ok {
+				return nil
+			}
+			s.handle(r)
+		}
 	}
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintln(stderr, errors.Message(err))
-	if code := errors.ExitOf(err); code != 0 {
-		return code
-	}
-	return 1
+	return s.queue
 }
 
 // maxText is the limit of a text in an event, in bytes. Harvest keeps no longer line of the bridge than 16 MB.
@@ -78,12 +111,12 @@ func fit(l acp.Line) acp.Line {
 	return l
 }
 
-// run runs the agent's process and the session until one of them ends.
-func run(ctx context.Context, s *session, command program, asked <-chan acp.Request, stderr io.Writer) error {
-	c, err := startChild(context.WithoutCancel(ctx), command, s.dir)
+// run runs the agent's process and the session until one of them ends. It returns the end of the agent's error output
+// with an error.
+func run(ctx context.Context, s *session, p program, asked <-chan acp.Request) (said string, err error) {
+	c, err := startChild(context.WithoutCancel(ctx), p, s.dir)
 	if err != nil {
-		s.waitFor(ctx, asked, err, "")
-		return err
+		return "", err
 	}
 	s.write = c.write
 	defer func() { s.servers.remove() }()
@@ -96,10 +129,10 @@ func run(ctx context.Context, s *session, command program, asked <-chan acp.Requ
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return "", nil
 		case r, ok := <-asked:
 			if !ok {
-				return nil
+				return "", nil
 			}
 			s.handle(r)
 		case in, ok := <-c.lines:
@@ -113,14 +146,11 @@ func run(ctx context.Context, s *session, command program, asked <-chan acp.Requ
 		}
 		timer.Stop()
 	}
-	c.tail.copyTo(stderr)
-	if errors.ExitOf(s.over) == 0 { // otherwise the session starts the agent again
-		s.waitFor(ctx, asked, s.over, c.tail.String())
-	}
-	return s.over
+	s.ready = false
+	return c.tail.String(), s.over
 }
 
-// gone ends the bridge at the end of the agent's output.
+// gone ends the session at the end of the agent's output.
 func (s *session) gone(c *child) {
 	select {
 	case <-c.ended:
@@ -128,30 +158,6 @@ func (s *session) gone(c *child) {
 	case <-time.After(drainTime):
 		s.fail(errors.Newf(errors.Unavailable, "%s has closed its output", s.name))
 	}
-}
-
-// promptTime is how long a bridge whose agent has failed waits for the prompt that gets the error.
-const promptTime = 2 * time.Second
-
-// waitFor reports a failure of the agent to the prompt that waits, or to one that comes at once.
-func (s *session) waitFor(ctx context.Context, asked <-chan acp.Request, err error, tail string) {
-	limit := time.After(promptTime)
-	for !s.ready && s.turn == nil && len(s.queue) == 0 {
-		select {
-		case r, ok := <-asked:
-			if !ok {
-				return
-			}
-			if r.Op == "prompt" {
-				s.queue = append(s.queue, r)
-			}
-		case <-limit:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-	s.ends(err, tail)
 }
 
 // requests returns the requests on the input. A line that is no request is skipped.
@@ -179,7 +185,7 @@ func (s *session) handle(r acp.Request) {
 	case "answer":
 		s.reply(r)
 	case "mcp":
-		s.event(agent.Event{Type: agent.MCPStatus, MCP: s.servers.status(s.now(), s.name)})
+		s.event(agent.Event{Type: agent.MCPStatus, MCP: s.servers.status(s.now(), s.name, s.over != nil)})
 	case "restart":
 		s.event(agent.Event{Type: agent.MCPRestarted, ID: r.ID, Failed: true,
 			Text: "the Agent Client Protocol cannot start an MCP server again"})

@@ -30,13 +30,13 @@ const agentMode = "HARVEST_TEST_ACP"
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(agentMode); mode != "" {
-		os.Exit(serve(mode))
+		os.Exit(act(mode))
 	}
 	os.Exit(m.Run())
 }
 
-// serve is the agent.
-func serve(mode string) int {
+// act is the agent.
+func act(mode string) int {
 	switch mode {
 	case "no start":
 		fmt.Fprintln(os.Stderr, "no such plan")
@@ -87,12 +87,19 @@ func respond(m message, mode string) {
 	result := `{}`
 	switch m.Method {
 	case "initialize":
-		result = `{"protocolVersion":1,"agentInfo":{"name":"fake","version":"7"}}`
+		result = `{"protocolVersion":1,"agentInfo":{"name":"fake","version":"7"},"agentCapabilities":{` +
+			`"sessionCapabilities":{"resume":{}}}}`
+	case "session/resume":
 	case "session/new":
 		result = `{"sessionId":"s"}`
 		startServers(m.Params)
 	case "session/prompt":
 		switch mode {
+		case "hangs once":
+			if _, err := os.Stat("hung"); err != nil {
+				_ = os.WriteFile("hung", nil, 0o600)
+				return
+			}
 		case "killed":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		case "exits":
@@ -271,6 +278,11 @@ func TestAgentFails(t *testing.T) {
 		if e := r.until(t, agent.Done); !e.Failed || e.Text != want {
 			t.Errorf("%s: %+v", mode, e)
 		}
+		r.send(t, acp.Request{Op: "prompt", ID: "q", Text: "go"}) // the agent starts again
+		if e := r.until(t, agent.Done); !e.Failed || e.Text != want {
+			t.Errorf("%s, again: %+v", mode, e)
+		}
+		r.in.Close()
 		if code := r.exit(t); code != 1 {
 			t.Errorf("%s: exit %d: %s", mode, code, r.stderr.String())
 		}
@@ -318,6 +330,7 @@ func TestOutputKeptOpen(t *testing.T) {
 	if e := r.until(t, agent.Done); !e.Failed || !strings.Contains(e.Text, "exit status 0") {
 		t.Errorf("%+v", e)
 	}
+	r.in.Close()
 	r.exit(t)
 }
 
@@ -332,6 +345,27 @@ func TestDeafAgent(t *testing.T) {
 	}
 	r.in.Close()
 	r.exit(t)
+}
+
+// TestCancelRestarts checks that an agent that does not answer a cancelled prompt is ended before the turn ends, and that
+// the next prompt starts it again in its session.
+func TestCancelRestarts(t *testing.T) {
+	testenv.Long(t) // it waits for cancelTime
+	t.Parallel()
+	r := start(t, "hangs once")
+	r.send(t, acp.Request{Op: "prompt", ID: "p", Text: "go"})
+	r.until(t, agent.Ready)
+	r.send(t, acp.Request{Op: "interrupt"})
+	if e := r.until(t, agent.Done); !e.Interrupted {
+		t.Errorf("%+v", e)
+	}
+	r.send(t, acp.Request{Op: "prompt", ID: "q", Text: "go"})
+	if e := r.until(t, agent.Ready); e.Conversation != "s" {
+		t.Errorf("%+v", e)
+	}
+	if e := r.until(t, agent.Done); e.Failed {
+		t.Errorf("%+v", e)
+	}
 }
 
 // TestUnknownProgram checks that an agent that cannot be started is an error with a remedy.

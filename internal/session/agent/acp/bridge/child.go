@@ -3,8 +3,6 @@ package bridge
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -161,10 +159,4 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.ToValidUTF8(strings.TrimSpace(string(t.text)), "")
-}
-
-func (t *tail) copyTo(w io.Writer) {
-	if text := t.String(); text != "" {
-		fmt.Fprintln(w, text)
-	}
 }

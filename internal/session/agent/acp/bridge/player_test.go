@@ -82,7 +82,7 @@ func (p *player) options() {
 
 // wait moves the clock to a time, and runs the timers until then.
 func (p *player) wait(until time.Time) {
-	for due := p.s.due(); !due.IsZero() && !due.After(until); due = p.s.due() {
+	for due := p.s.due(); p.s.over == nil && !due.IsZero() && !due.After(until); due = p.s.due() {
 		p.clock = due
 		p.s.tick()
 		p.options()

@@ -97,8 +97,9 @@ func expand(text string) string {
 // opened notes when the agent had to start the servers.
 func (v *servers) opened(now time.Time) { v.since = now }
 
-// status returns the state of each server as far as it can be seen from outside of the agent.
-func (v *servers) status(now time.Time, name string) []agent.MCP {
+// status returns the state of each server as far as it can be seen from outside of the agent. failed means that the
+// agent has failed.
+func (v *servers) status(now time.Time, name string, failed bool) []agent.MCP {
 	all := []agent.MCP{}
 	if v == nil {
 		return all
@@ -106,6 +107,8 @@ func (v *servers) status(now time.Time, name string) []agent.MCP {
 	for i, s := range v.all {
 		m := agent.MCP{Name: s.Name, Status: "connected"}
 		switch {
+		case failed:
+			m.Status, m.Error = "ignored", name+" does not run"
 		case len(s.Command) > 0:
 			m.Status, m.Error = v.started(i, now, name)
 		case v.since.IsZero():

@@ -20,7 +20,7 @@ const (
 	optionTime = 30 * time.Second // until an option is set
 	replayTime = 3 * time.Second  // until the replay of a loaded session begins
 	quietTime  = time.Second      // without an update, after which the replay has ended
-	cancelTime = 6 * time.Second  // until a cancelled prompt is answered
+	cancelTime = 10 * time.Second // until a cancelled prompt is answered
 	firstWord  = 30 * time.Second // of silence, until the first report of it; each further report takes twice as long
 )
 
@@ -340,6 +340,8 @@ func (s *session) ends(err error, tail string) {
 		text += ": " + tail
 	}
 	switch {
+	case s.turn != nil && s.turn.interrupted:
+		s.finish(agent.Event{Failed: true, Interrupted: true, Reason: "cancelled"})
 	case s.turn != nil:
 		s.finish(agent.Event{Failed: true, Reason: reason, Text: text})
 	case len(s.queue) > 0:

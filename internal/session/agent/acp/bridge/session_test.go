@@ -357,8 +357,12 @@ func TestCancelWithoutAnswer(t *testing.T) {
 	p.prompt("p")
 	p.s.handle(acp.Request{Op: "interrupt"})
 	p.wait(p.clock.Add(cancelTime))
-	if done := p.last(); done.Type != agent.Done || !done.Interrupted || p.s.over == nil {
-		t.Errorf("%+v, %v", done, p.s.over)
+	if p.s.over == nil || len(p.of(agent.Done)) > 0 {
+		t.Errorf("%v, %+v", p.s.over, p.events) // the process lives
+	}
+	p.s.ends(p.s.over, "")
+	if done := p.last(); done.Type != agent.Done || !done.Interrupted {
+		t.Errorf("%+v", done)
 	}
 }
 

@@ -98,8 +98,7 @@ func (s *session) interrupt() {
 	s.turn.interrupted = true
 	s.closeQuestions()
 	s.write(newRequest(nil, "session/cancel", map[string]any{"sessionId": s.id}))
-	s.after("cancel", cancelTime, func() {
-		s.finish(agent.Event{Failed: true, Interrupted: true, Reason: "cancelled"})
+	s.after("cancel", cancelTime, func() { // the turn ends when the process has ended
 		s.fail(errors.Newf(errors.Timeout, "%s did not end its turn within %s after the cancel", s.name, cancelTime))
 	})
 }
