@@ -107,6 +107,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	if opts.Fleet == nil || opts.Journal == nil || opts.Store == nil || len(opts.Agents) == 0 {
 		return nil, errors.Errorf("a Manager needs a Fleet, a Journal, a Store and agents")
 	}
+	chosen := opts.Default
 	opts.Default = cmp.Or(opts.Default, "claude")
 	opts.Image = cmp.Or(opts.Image, "agent")
 	if opts.Author == (workspace.Author{}) {
@@ -121,8 +122,8 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
-	if m.program(opts.Default) == nil {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "agents.default: unknown agent %.40q", opts.Default),
+	if chosen != "" && m.program(chosen) == nil {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "agents.default: unknown agent %.40q", chosen),
 			"use one of %s", m.agentNames())
 	}
 	var err error

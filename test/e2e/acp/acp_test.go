@@ -83,11 +83,13 @@ func testAgent(t *testing.T, name, program string, stub *modeltest.Stub) {
 	asked = h.Event(id, done.ID, "agent.asked")
 	h.Must("sandbox", "exec", h.Box(), "--", "rm", "-f", "/workspace/work/working")
 	h.Must("answer", id, asked.Data.ID, "--allow")
-	h.Must("sandbox", "exec", h.Box(), "--user", "root", "--", "sh", "-c", segv, program)
+	h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", segv, program)
 	crashed := h.Event(id, done.ID, "agent.crashed")
 	if !strings.Contains(crashed.Data.Reason, "SEGV") {
 		t.Errorf("crashed: %+v", crashed.Data)
 	}
+	asked = h.Event(id, crashed.ID, "agent.asked") // the agent got the prompt again
+	h.Must("answer", id, asked.Data.ID, "--allow")
 	h.Must("sandbox", "exec", h.Box(), "--", "touch", "/workspace/work/over")
 	if done = h.Event(id, done.ID, "done"); done.Data.Failed {
 		t.Errorf("after the crash: %+v", done.Data)

@@ -13,7 +13,12 @@ type opened struct {
 	Session string   `json:"sessionId"`
 	Modes   modes    `json:"modes"`
 	Options []option `json:"configOptions"`
-	Models  struct {
+	Meta    struct {
+		Pi struct {
+			Startup string `json:"startupInfo"`
+		} `json:"piAcp"`
+	} `json:"_meta"`
+	Models struct {
 		Current string `json:"currentModelId"`
 		All     []struct {
 			ID   string `json:"modelId"`

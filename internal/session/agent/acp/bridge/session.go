@@ -53,6 +53,7 @@ type session struct {
 	loaded  int  // such updates
 	mode    string
 	using   string // model
+	startup string // text of pi about itself, which it sends as if the model said it; "" after that
 	ready   bool   // prompts may be sent
 
 	queue     []acp.Request // prompts that wait
@@ -291,6 +292,7 @@ func (s *session) login(f *failure) string {
 func (s *session) opened(result json.RawMessage) {
 	var o opened
 	decode(result, &o)
+	s.startup = strings.TrimSpace(o.Meta.Pi.Startup)
 	if s.id = s.session; o.Session != "" {
 		s.id = o.Session
 	}

@@ -458,6 +458,18 @@ func TestEndOfTurn(t *testing.T) {
 	}
 }
 
+// TestStartupText checks that the text about itself that pi sends in the first turn is not taken for the model's.
+func TestStartupText(t *testing.T) {
+	t.Parallel()
+	p := openAgent(t, options{}, "pi-acp", `{"sessionId":"s","_meta":{"piAcp":{"startupInfo":"pi v1\n---\n"}}}`)
+	p.prompt("p")
+	p.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"pi v1\n---\n"}}`)
+	p.reply("session/prompt", `{"stopReason":"end_turn"}`)
+	if done := p.last(); done.Reason != "empty_turn" || len(p.of(agent.MessageStarted)) > 0 {
+		t.Errorf("%+v", p.events)
+	}
+}
+
 // TestRejected checks that a turn that ends because a person refused a tool is reported as such.
 func TestRejected(t *testing.T) {
 	t.Parallel()

@@ -217,6 +217,10 @@ func (s *session) say(u *update, thinking bool) {
 		return
 	}
 	t := s.turn
+	if s.startup != "" && strings.TrimSpace(block.Text) == s.startup {
+		s.startup = ""
+		return
+	}
 	if !thinking && s.quirks.ownWords(u, block.Text) {
 		s.ownWords(strings.TrimSpace(block.Text))
 		return
