@@ -40,6 +40,9 @@ func TestGate(t *testing.T) {
 	if due := gate.Due(); !due.Equal(gate.began.Add(time.Minute)) || !gate.Closed() {
 		t.Errorf("before the agent's first line: due at %s", due)
 	}
+	if got := report(agent.Notice); got != "" || !gate.until.IsZero() {
+		t.Errorf("while the agent is installed: %s, until %s", got, gate.until)
+	}
 	if got := report(agent.Ready, all[0]); got != "" || gate.until.IsZero() || !gate.Due().After(gate.until) {
 		t.Errorf("while an answer is under way: %s", got)
 	}

@@ -85,7 +85,7 @@ func testAgent(t *testing.T, name, program string, stub *modeltest.Stub) {
 	h.Must("answer", id, asked.Data.ID, "--allow")
 	h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", segv, program)
 	crashed := h.Event(id, done.ID, "agent.crashed")
-	if !strings.Contains(crashed.Data.Reason, "SEGV") {
+	if !strings.Contains(crashed.Data.Reason, "SIG") {
 		t.Errorf("crashed: %+v", crashed.Data)
 	}
 	asked = h.Event(id, crashed.ID, "agent.asked") // the agent got the prompt again
@@ -109,5 +109,30 @@ func testAgent(t *testing.T, name, program string, stub *modeltest.Stub) {
 		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("[last]"))
 	}) {
 		t.Error("the model did not get the earlier conversation")
+	}
+}
+
+// TestInstalledAgent checks that a built-in agent that the image lacks is installed from the npm registry before its
+// first turn, and works through the gateway.
+func TestInstalledAgent(t *testing.T) {
+	testenv.Long(t)
+	registry := testenv.NPMRegistry(t)
+	stub := modeltest.New(t, host.ModelKey)
+	stub.Script("first", call("echo walnut > a; cat a"), modeltest.Step{Say: "It is written."})
+	h := host.NewModel(t, stub)
+	h.Must("agent", "--agent", "claude-acp", "--repo", "none", "--memory", "4GiB", "-e", "NPM_CONFIG_REGISTRY="+registry,
+		"-d", "[first] go")
+	id := h.Session()
+	if notice := h.Event(id, 0, "agent.notice").Data; notice.Reason != "installing" ||
+		!strings.Contains(notice.Text, "claude-agent-acp") {
+		t.Errorf("notice: %+v", notice)
+	}
+	done := h.Event(id, 0, "done").Data
+	if done.Failed || done.Text != "It is written." || done.Usage == nil || done.Usage.Cost <= 0 {
+		t.Fatalf("done: %+v; %s", done, h.Log())
+	}
+	if tool := h.Event(id, 0, "tool.completed").Data; tool.Tool != "Bash" || tool.Failed ||
+		!strings.Contains(tool.Text, "walnut") {
+		t.Errorf("tool: %+v", tool)
 	}
 }

@@ -713,6 +713,29 @@ func TestFilesAndPlan(t *testing.T) {
 	}
 }
 
+// TestDescriptionIsNoOutput checks that content of a call that does not run yet is not taken for output.
+func TestDescriptionIsNoOutput(t *testing.T) {
+	t.Parallel()
+	p := openPlain(t)
+	p.prompt("p")
+	content := func(text string) string {
+		return `"content":[{"type":"content","content":{"type":"text","text":"` + text + `"}}]}`
+	}
+	p.update(`{"sessionUpdate":"tool_call","toolCallId":"c","kind":"execute","status":"in_progress",` + content("where"))
+	p.update(`{"sessionUpdate":"tool_call_update","toolCallId":"c","title":"ls","rawInput":{"command":"ls"},` +
+		content("why"))
+	p.update(`{"sessionUpdate":"tool_call_update","toolCallId":"c",` + content("a"))
+	p.update(`{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"in_progress",` + content("ab"))
+	p.update(`{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed",` + content("abc"))
+	var got []string
+	for _, e := range p.of(agent.ToolOutput) {
+		got = append(got, e.Text)
+	}
+	if done := p.last(); strings.Join(got, "|") != "a|b" || done.Text != "abc" {
+		t.Errorf("%q, %+v", got, done)
+	}
+}
+
 // TestInstructions checks that instructions precede the first prompt of a new conversation, once.
 func TestInstructions(t *testing.T) {
 	t.Parallel()

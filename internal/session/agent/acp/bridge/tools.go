@@ -53,7 +53,7 @@ func (s *session) tool(u *update) {
 	if ends || u.Status == "in_progress" || more != "" || content != "" {
 		s.startTool(t)
 	}
-	if t.streamed += more; more == "" && !ends {
+	if t.streamed += more; more == "" && u.reportsOutput() {
 		more = strings.TrimPrefix(content, t.output)
 		t.output = cmp.Or(content, t.output)
 	}
@@ -64,6 +64,12 @@ func (s *session) tool(u *update) {
 		s.endTool(t, agent.Event{Text: cmp.Or(outputOf(u.RawOutput), content, t.streamed, t.output),
 			Failed: u.Status == "failed"})
 	}
+}
+
+// reportsOutput reports whether the content is output of a tool that runs. Before, it may be a description.
+func (u *update) reportsOutput() bool {
+	return u.Kind == "tool_call_update" && (u.Status == "in_progress" ||
+		u.Status == "" && u.Title == "" && len(u.RawInput) == 0)
 }
 
 // callOf returns the tool call of an update, with what is new; nil for a call that has ended.
