@@ -120,8 +120,8 @@ func TestInstalledAgent(t *testing.T) {
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("first", call("echo walnut > a; cat a"), modeltest.Step{Say: "It is written."})
 	h := host.NewModel(t, stub)
-	h.Must("agent", "--agent", "claude-acp", "--repo", "none", "--memory", "4GiB", "-e", "NPM_CONFIG_REGISTRY="+registry,
-		"-d", "[first] go")
+	h.Must("agent", "--agent", "claude-acp", "--repo", "none", "--memory", "4GiB", "-e",
+		"NPM_CONFIG_REGISTRY="+registry, "-d", "[first] go")
 	id := h.Session()
 	if notice := h.Event(id, 0, "agent.notice").Data; notice.Reason != "installing" ||
 		!strings.Contains(notice.Text, "claude-agent-acp") {

@@ -80,8 +80,8 @@ func serve(ctx context.Context, o options, lock, script string, command []string
 	}
 }
 
-// rest handles requests after the agent has failed, and returns the prompts that are the first to need it again; none at
-// the end of the input.
+// rest handles requests after the agent has failed, and returns the prompts that are the first to need it again; none
+// at the end of the input.
 func (s *session) rest(ctx context.Context, asked <-chan acp.Request) []acp.Request {
 	for len(s.queue) == 0 {
 		select {

@@ -347,8 +347,8 @@ func TestDeafAgent(t *testing.T) {
 	r.exit(t)
 }
 
-// TestCancelRestarts checks that an agent that does not answer a cancelled prompt is ended before the turn ends, and that
-// the next prompt starts it again in its session.
+// TestCancelRestarts checks that an agent that does not answer a cancelled prompt is ended before the turn ends, and
+// that the next prompt starts it again in its session.
 func TestCancelRestarts(t *testing.T) {
 	testenv.Long(t) // it waits for cancelTime
 	t.Parallel()
