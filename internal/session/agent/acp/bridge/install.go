@@ -53,9 +53,10 @@ func installed(ctx context.Context, command []string, lock, script string, say f
 		if err != nil {
 			return program{}, err
 		}
-		bin := filepath.Join(dir, "node_modules", ".bin") // an adapter looks for its agent in PATH
+		bin := filepath.Join(dir, "node_modules", ".bin")
+		// An adapter looks for its agent in PATH. The programs of the user come first.
 		return program{withNode(append([]string{filepath.Join(bin, command[0])}, command[1:]...)),
-			[]string{"PATH=" + bin + ":" + os.Getenv("PATH")}}, nil
+			[]string{"PATH=" + os.Getenv("PATH") + ":" + bin}}, nil
 	case script != "":
 		say("installs " + programOf(command))
 		if err := execute(ctx, "", "/bin/sh", "-c", script); err != nil {

@@ -60,6 +60,7 @@ type session struct {
 	turn      *turn
 	ended     map[string]bool      // tool calls
 	questions map[string]*question // open
+	warned    map[string]bool      // warnings of the program that were reported
 	primed    bool                 // the agent has the instructions
 	cost      float64              // of the agent's session, as of the last turn
 	costKnown bool
@@ -96,7 +97,7 @@ type offers struct {
 
 func newSession(o options) *session {
 	return &session{options: o, now: time.Now, pending: map[string]func(*message){}, timers: map[string]timer{},
-		ended: map[string]bool{}, questions: map[string]*question{}}
+		ended: map[string]bool{}, questions: map[string]*question{}, warned: map[string]bool{}}
 }
 
 // after calls do after a time, unless stop is called with the same name.

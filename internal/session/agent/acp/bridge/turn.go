@@ -250,7 +250,8 @@ func (s *session) ownWords(words string) {
 	if s.quirks.unmarked && !warns || s.quirks.failed != "" && strings.HasPrefix(words, s.quirks.failed) {
 		t.trouble = strings.TrimPrefix(words, s.quirks.failed)
 	}
-	if words != "" {
+	if words != "" && !(warns && s.warned[words]) { // Codex repeats its warnings in each turn
+		s.warned[words] = true
 		s.notice("agent", "%s", words)
 	}
 }
