@@ -3,6 +3,9 @@ package acp
 
 import (
 	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -134,5 +137,28 @@ func TestInstalledAgent(t *testing.T) {
 	if tool := h.Event(id, 0, "tool.completed").Data; tool.Tool != "Bash" || tool.Failed ||
 		!strings.Contains(tool.Text, "walnut") {
 		t.Errorf("tool: %+v", tool)
+	}
+}
+
+// TestLocksInstall checks that npm accepts each lock: some packages name others that no registry has.
+func TestLocksInstall(t *testing.T) {
+	testenv.Long(t)
+	registry, npm := testenv.NPMRegistry(t), testenv.RequireTool(t, "npm", "npm")
+	const locks = "../../../internal/session/agent/acp/bridge/locks"
+	names, err := os.ReadDir(locks)
+	if err != nil || len(names) == 0 {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(filepath.Join(locks, name.Name()))); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), npm, "ci", "--dry-run", "--ignore-scripts", "--no-audit", "--no-fund",
+			"--registry", registry)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", name.Name(), err, out)
+		}
 	}
 }
