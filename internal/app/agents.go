@@ -1,6 +1,8 @@
 package app
 
 import (
+	"cmp"
+	"encoding/json"
 	"maps"
 	"strings"
 
@@ -72,16 +74,20 @@ var profiles = []acp.Profile{
 		Record: claude.Agent{}.Kept()},
 	{ID: "opencode-acp", Args: []string{"opencode", "acp"}, Access: openCodeAccess, Env: openCodeEnv,
 		Record: opencode.Agent{}.Kept()},
-	{ID: "codex", Args: []string{"codex-acp"}, Lock: "codex",
+	{ID: "codex", Args: []string{"codex-acp"}, Lock: "codex", Access: codexAccess,
+		Providers: []agent.Provider{agent.OpenAI}, Env: fixed("NO_BROWSER", "1"),
 		Record: `"${CODEX_HOME:-$HOME/.codex}"/sessions/*/*/*/rollout-*"$CONVERSATION"*`},
-	{ID: "gemini", Args: []string{"gemini", "--acp"}, Lock: "gemini",
+	{ID: "gemini", Args: []string{"gemini", "--acp"}, Lock: "gemini", Access: geminiAccess,
+		Providers: []agent.Provider{agent.Gemini},
 		// Otherwise it silently drops MCP servers in a directory that nobody has trusted.
 		Env: fixed("GEMINI_CLI_TRUST_WORKSPACE", "true"), Record: `"$HOME"/.gemini/tmp/*/chats/*`},
-	{ID: "qwen", Args: []string{"qwen", "--acp"}, Lock: "qwen",
-		Record: `"$HOME"/.qwen/projects/*/chats/"$CONVERSATION"*`},
+	{ID: "qwen", Args: []string{"qwen", "--acp"}, Lock: "qwen", Access: qwenAccess,
+		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
+		Record:    `"$HOME"/.qwen/projects/*/chats/"$CONVERSATION"*`},
 	{ID: "pi", Args: []string{"pi-acp"}, Lock: "pi", Record: `"$HOME"/.pi/agent/sessions/*/*"$CONVERSATION"*`},
-	{ID: "copilot", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot",
-		Record: `"$HOME"/.copilot/session-state/"$CONVERSATION"*`},
+	{ID: "copilot", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot", Access: copilotAccess,
+		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
+		Record:    `"$HOME"/.copilot/session-state/"$CONVERSATION"*`},
 }
 
 // fixed returns a Profile.Env with these variables.
@@ -99,6 +105,33 @@ func claudeAccess(a agent.Access, _ agent.Setup) map[string]string { return clau
 
 func openCodeAccess(a agent.Access, s agent.Setup) map[string]string {
 	return opencode.Environment(a, s.Model)
+}
+
+// modelToken is the variable of Codex's token for its model.
+const modelToken = "HARVEST_MODEL_TOKEN"
+
+// codexAccess makes codex-acp merge a provider into Codex's configuration. A file would be in the way of the user's.
+func codexAccess(a agent.Access, _ agent.Setup) map[string]string {
+	text, err := json.Marshal(map[string]any{"model_provider": "harvest", "model_providers": map[string]any{
+		"harvest": map[string]any{"name": "Harvest", "base_url": a.URL, "wire_api": "responses", "env_key": modelToken,
+			"supports_websockets": false}}})
+	if err != nil { // unexpected: only strings
+		return nil
+	}
+	return map[string]string{"CODEX_CONFIG": string(text), "MODEL_PROVIDER": "harvest", modelToken: a.Token}
+}
+
+func geminiAccess(a agent.Access, _ agent.Setup) map[string]string {
+	return map[string]string{"GOOGLE_GEMINI_BASE_URL": a.URL, "GEMINI_API_KEY": a.Token}
+}
+
+func qwenAccess(a agent.Access, s agent.Setup) map[string]string {
+	return map[string]string{"OPENAI_BASE_URL": a.URL, "OPENAI_API_KEY": a.Token, "OPENAI_MODEL": cmp.Or(s.Model, "gpt-5.5")}
+}
+
+func copilotAccess(a agent.Access, s agent.Setup) map[string]string {
+	return map[string]string{"COPILOT_PROVIDER_BASE_URL": a.URL, "COPILOT_PROVIDER_TYPE": "openai",
+		"COPILOT_PROVIDER_API_KEY": a.Token, "COPILOT_MODEL": cmp.Or(s.Model, "gpt-5.5")}
 }
 
 // openCodeEnv makes OpenCode ask as the approval says: its modes do not.

@@ -137,10 +137,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		api.refuse(w, http.StatusUpgradeRequired, "invalid_request_error", "Harvest: WebSockets are not supported")
 		return
 	case !hmac.Equal([]byte(shown(r)), []byte(g.Token(grant.ID))):
-		api.refuse(w, http.StatusForbidden, "permission_error", "Harvest: this token is not the session's")
+		api.reject(w, http.StatusForbidden, "permission_error", "Harvest: this token is not the session's")
 		return
 	case !ok:
-		api.refuse(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
+		api.reject(w, http.StatusNotFound, "not_found_error", "Harvest: the gateway serves the messages of models only")
 		return
 	}
 	x := &exchange{g: g, grant: grant, api: api, to: to, w: w, r: r, model: to.model}
@@ -178,7 +178,7 @@ func (x *exchange) note(f *Failure) {
 // fail refuses the request.
 func (x *exchange) fail(f Failure) {
 	x.note(&f)
-	x.api.refuse(x.w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
+	x.api.reject(x.w, cmp.Or(f.Status, http.StatusBadGateway), cmp.Or(f.Type, "api_error"), "Harvest: "+f.Message)
 }
 
 // prepare finds the credential and the address for the request. It returns the reason to refuse it,
@@ -268,7 +268,7 @@ func (x *exchange) answered(resp *http.Response) error {
 		x.note(failure)
 	}
 	if x.status == http.StatusUnauthorized {
-		resp.StatusCode, resp.Status = http.StatusForbidden, ""
+		resp.StatusCode, resp.Status = cmp.Or(x.api.final, http.StatusForbidden), ""
 	}
 	if m := newMeter(resp, x); m != nil {
 		resp.Body = m

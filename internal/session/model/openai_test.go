@@ -104,21 +104,21 @@ func TestOpenAIServesModelsOnly(t *testing.T) {
 		status                           int
 		text                             string
 	}{
-		{"another token", "POST", "/openai/v1/responses", "sk", respond, openAI, 1, 403, "not the session's"},
-		{"files", "GET", "/openai/v1/files", token, "", openAI, 1, 404, "messages of models only"},
-		{"stored responses", "GET", "/openai/v1/responses/resp_1", token, "", openAI, 1, 404,
+		{"another token", "POST", "/openai/v1/responses", "sk", respond, openAI, 1, 400, "not the session's"},
+		{"files", "GET", "/openai/v1/files", token, "", openAI, 1, 400, "messages of models only"},
+		{"stored responses", "GET", "/openai/v1/responses/resp_1", token, "", openAI, 1, 400,
 			"messages of models only"},
-		{"a path that looks like another", "GET", "/openai/v1/models/../files", token, "", openAI, 1, 404,
+		{"a path that looks like another", "GET", "/openai/v1/models/../files", token, "", openAI, 1, 400,
 			"messages of models only"},
-		{"an encoded path", "GET", "/openai/v1/models/..%2ffiles", token, "", openAI, 1, 404,
+		{"an encoded path", "GET", "/openai/v1/models/..%2ffiles", token, "", openAI, 1, 400,
 			"messages of models only"},
-		{"images", "POST", "/openai/v1/images/generations", token, "{}", openAI, 1, 404, "messages of models only"},
-		{"no key", "POST", "/openai/v1/responses", token, respond, model.Credential{}, 1, 403, "OPENAI_API_KEY"},
+		{"images", "POST", "/openai/v1/images/generations", token, "{}", openAI, 1, 400, "messages of models only"},
+		{"no key", "POST", "/openai/v1/responses", token, respond, model.Credential{}, 1, 400, "OPENAI_API_KEY"},
 		{"a key of another provider", "POST", "/openai/v1/responses", token, respond,
-			model.Credential{Kind: model.APIKey, Value: secretKey}, 1, 403, "OPENAI_API_KEY"},
-		{"the limit of cost", "POST", "/openai/v1/responses", token, respond, openAI, 0, 403, "limit of cost"},
+			model.Credential{Kind: model.APIKey, Value: secretKey}, 1, 400, "OPENAI_API_KEY"},
+		{"the limit of cost", "POST", "/openai/v1/responses", token, respond, openAI, 0, 400, "limit of cost"},
 		{"a wrong key", "POST", "/openai/v1/responses", token, respond,
-			model.Credential{Kind: model.OpenAIKey, Value: "wrong"}, 1, 403, "Incorrect API key"},
+			model.Credential{Kind: model.OpenAIKey, Value: "wrong"}, 1, 400, "Incorrect API key"},
 		{"background", "POST", "/openai/v1/responses", token, `{"model":"m","background":true}`, openAI, 1, 400,
 			"background"},
 		{"no JSON", "POST", "/openai/v1/chat/completions", token, "[]", openAI, 1, 400, "not a JSON object"},
@@ -269,7 +269,7 @@ func TestChatGPT(t *testing.T) {
 		t.Errorf("sent %s %v", r.Path, r.Header)
 	}
 	status, text := w.do(t, "POST", "/openai/v1/chat/completions", w.Token("ses_1"), chat)
-	if status != 403 || !strings.Contains(text, "Responses API only") {
+	if status != 400 || !strings.Contains(text, "Responses API only") {
 		t.Errorf("chat: %d %s", status, text)
 	}
 }

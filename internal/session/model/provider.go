@@ -34,7 +34,10 @@ type api struct {
 	// authorize adds a credential to a request.
 	authorize func(r *http.Request, c Credential)
 	// refuse responds with an error in the format of the API.
-	refuse  func(w http.ResponseWriter, status int, kind, message string)
+	refuse func(w http.ResponseWriter, status int, kind, message string)
+	// final is the status of refusals that would only repeat; 0 means that of the refusal. Codex 0.171 sends 402, 403
+	// and 404 again five times, but not 400 (findings/codex-retries-refusals.sh).
+	final   int
 	missing string // how to store a credential
 }
 
@@ -76,13 +79,21 @@ var apis = []api{
 	{provider: Bedrock, route: bedrockRoute, authorize: authorizeAnthropic, refuse: refuseAnthropic,
 		missing: missingAnthropic},
 	{provider: OpenAI, prefix: "/openai/v1", url: "https://api.openai.com/v1", route: openAIRoute,
-		authorize: authorizeBearer, refuse: refuseOpenAI, missing: missingOpenAI},
+		authorize: authorizeBearer, refuse: refuseOpenAI, final: http.StatusBadRequest, missing: missingOpenAI},
 	{provider: ChatGPT, prefix: "/openai/v1", url: "https://chatgpt.com/backend-api/codex", route: openAIRoute,
-		authorize: authorizeChatGPT, refuse: refuseOpenAI, missing: missingOpenAI},
+		authorize: authorizeChatGPT, refuse: refuseOpenAI, final: http.StatusBadRequest, missing: missingOpenAI},
 	{provider: OpenRouter, prefix: "/openrouter/v1", url: "https://openrouter.ai/api/v1", route: openAIRoute,
 		authorize: authorizeBearer, refuse: refuseOpenRouter, missing: missingOpenRouter},
 	{provider: Gemini, prefix: "/gemini", url: "https://generativelanguage.googleapis.com", route: geminiRoute,
 		authorize: authorizeGemini, refuse: refuseGemini, missing: missingGemini},
+}
+
+// reject responds with an error that the program does not take as a reason to ask again.
+func (a api) reject(w http.ResponseWriter, status int, kind, message string) {
+	if a.final != 0 && status > http.StatusBadRequest && status <= http.StatusNotFound {
+		status = a.final
+	}
+	a.refuse(w, status, kind, message)
 }
 
 // With returns the providers whose credentials serve requests for p.

@@ -115,28 +115,50 @@ func testAgent(t *testing.T, name, program string, stub *modeltest.Stub) {
 	}
 }
 
+// installed are agents that are installed into the sandbox, with the variables of a server whose agents use them: the
+// address of the stub, and a key.
+var installed = map[string]struct{ base, path, key, model string }{
+	"claude-acp": {"ANTHROPIC_BASE_URL", "", "ANTHROPIC_API_KEY", ""},
+	"codex":      {"OPENAI_BASE_URL", "/v1", "OPENAI_API_KEY", "gpt-6.2-sol"},
+	"qwen":       {"OPENAI_BASE_URL", "/v1", "OPENAI_API_KEY", "gpt-5.5"},
+	"gemini":     {"GOOGLE_GEMINI_BASE_URL", "", "GEMINI_API_KEY", "gemini-3.8-flash"},
+}
+
 // TestInstalledAgent checks that a built-in agent that the image lacks is installed from the npm registry before its
-// first turn, and works through the gateway.
+// first turn, and works through the gateway: the server counts what it costs, and the sandbox does not have the key.
+//
+// mission: E1, F6
 func TestInstalledAgent(t *testing.T) {
 	testenv.Long(t)
 	registry := testenv.NPMRegistry(t)
-	stub := modeltest.New(t, host.ModelKey)
-	stub.Script("first", call("echo walnut > a; cat a"), modeltest.Step{Say: "It is written."})
-	h := host.NewModel(t, stub)
-	h.Must("agent", "--agent", "claude-acp", "--repo", "none", "--memory", "4GiB", "-e",
-		"NPM_CONFIG_REGISTRY="+registry, "-d", "[first] go")
-	id := h.Session()
-	if notice := h.Event(id, 0, "agent.notice").Data; notice.Reason != "installing" ||
-		!strings.Contains(notice.Text, "claude-agent-acp") {
-		t.Errorf("notice: %+v", notice)
-	}
-	done := h.Event(id, 0, "done").Data
-	if done.Failed || done.Text != "It is written." || done.Usage == nil || done.Usage.Cost <= 0 {
-		t.Fatalf("done: %+v; %s", done, h.Log())
-	}
-	if tool := h.Event(id, 0, "tool.completed").Data; tool.Tool != "Bash" || tool.Failed ||
-		!strings.Contains(tool.Text, "walnut") {
-		t.Errorf("tool: %+v", tool)
+	for name, with := range installed {
+		t.Run(name, func(t *testing.T) {
+			stub := modeltest.New(t, host.ModelKey)
+			stub.Script("first", call("echo walnut > a; cat a"), modeltest.Step{Say: "It is written."})
+			h := host.NewModel(t, stub)
+			h.Env.Setenv("ANTHROPIC_API_KEY", "")
+			h.Env.Setenv(with.base, stub.URL+with.path)
+			h.Env.Setenv(with.key, host.ModelKey)
+			h.Must("agent", "--agent", name, "--model", with.model, "--repo", "none", "--memory", "4GiB", "-e",
+				"NPM_CONFIG_REGISTRY="+registry, "-d", "[first] go")
+			id := h.Session()
+			if notice := h.Event(id, 0, "agent.notice").Data; notice.Reason != "installing" {
+				t.Errorf("notice: %+v", notice)
+			}
+			done := h.Event(id, 0, "done").Data
+			if done.Failed || done.Text != "It is written." || done.Usage == nil || done.Usage.Cost <= 0 {
+				t.Fatalf("done: %+v; %s", done, h.Log())
+			}
+			if tool := h.Event(id, 0, "tool.completed").Data; tool.Failed || !strings.Contains(tool.Text, "walnut") {
+				t.Errorf("tool: %+v", tool)
+			}
+			out := h.Must("sandbox", "exec", "--user", "root", h.Box(), "--", "sh", "-c",
+				"cat /proc/[0-9]*/environ | grep -ac "+host.ModelKey+" || true")
+			if strings.TrimSpace(out) != "0" {
+				t.Errorf("%s processes of the sandbox have the key", out)
+			}
+			h.Must("end", "--discard", id)
+		})
 	}
 }
 

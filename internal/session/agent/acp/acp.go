@@ -44,6 +44,8 @@ type Profile struct {
 	Env func(agent.Setup) map[string]string
 	// Access returns the environment variables for the model; nil if the agent reaches its model on its own.
 	Access func(agent.Access, agent.Setup) map[string]string
+	// Providers are those whose models it uses through the server; nil means Anthropic and Bedrock.
+	Providers []agent.Provider
 	// Lock names the bridge's lock that installs the agent where it is missing, and Install is a shell script that does
 	// so; "" for neither.
 	Lock, Install string
@@ -59,6 +61,14 @@ func (a Agent) Name() string { return a.ID }
 
 // Modelless reports that Harvest does not connect the agent with a model.
 func (a Agent) Modelless() bool { return a.Access == nil }
+
+// Speaks implements agent.Speaker.
+func (a Agent) Speaks() []agent.Provider {
+	if a.Providers == nil {
+		return []agent.Provider{agent.Anthropic, agent.Bedrock}
+	}
+	return a.Providers
+}
 
 // StopGrace implements agent.Stopper.
 func (Agent) StopGrace() time.Duration { return stopGrace }
