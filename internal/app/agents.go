@@ -126,7 +126,8 @@ func geminiAccess(a agent.Access, _ agent.Setup) map[string]string {
 }
 
 func qwenAccess(a agent.Access, s agent.Setup) map[string]string {
-	return map[string]string{"OPENAI_BASE_URL": a.URL, "OPENAI_API_KEY": a.Token, "OPENAI_MODEL": cmp.Or(s.Model, "gpt-5.5")}
+	return map[string]string{"OPENAI_BASE_URL": a.URL, "OPENAI_API_KEY": a.Token, "OPENAI_MODEL": cmp.Or(s.Model,
+		"gpt-5.5")}
 }
 
 func copilotAccess(a agent.Access, s agent.Setup) map[string]string {

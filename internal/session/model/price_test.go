@@ -105,9 +105,9 @@ func TestLimitNeedsPrice(t *testing.T) {
 	}{
 		{"/openai/v1/responses", "mine", 1, 200, 3},
 		{"/openai/v1/responses", "theirs", math.Inf(1), 200, 0},
-		{"/openai/v1/responses", "theirs", 1, 403, 0},
-		{"/openai/v1/responses", "", 1, 403, 0},
-		{"/openai/v1/chat/completions", "theirs", 1, 403, 0},
+		{"/openai/v1/responses", "theirs", 1, 400, 0},
+		{"/openai/v1/responses", "", 1, 400, 0},
+		{"/openai/v1/chat/completions", "theirs", 1, 400, 0},
 		{"/gemini/v1/models/theirs:generateContent", "", 1, 403, 0},
 		{"/gemini/v1/models/theirs:countTokens", "", 1, 200, 0},
 		{"/openrouter/v1/chat/completions", "theirs", 1, 200, 0},
