@@ -207,8 +207,8 @@ func TestBaseOfSecret(t *testing.T) {
 		text   string
 	}{
 		{w.stub.URL + "/v1/", http.StatusBadGateway, "cannot be reached"}, // it is on this machine
-		{"ftp://x", http.StatusForbidden, "cannot be used"},
-		{"http://user:password@example.org", http.StatusForbidden, "cannot be used"},
+		{"ftp://x", http.StatusBadRequest, "cannot be used"},
+		{"http://user:password@example.org", http.StatusBadRequest, "cannot be used"},
 	} {
 		found, ok := model.Find(map[string]string{"OPENAI_API_KEY": secretKey, "OPENAI_BASE_URL": c.base}, model.OpenAI)
 		if !ok || found.Base != strings.TrimSuffix(c.base, "/") {
@@ -219,7 +219,7 @@ func TestBaseOfSecret(t *testing.T) {
 		if status != c.status || !strings.Contains(text, c.text) {
 			t.Errorf("%s: %d %s", c.base, status, text)
 		}
-		if _, err := w.Custom(found); (errors.KindOf(err) == errors.Invalid) != (c.status == http.StatusForbidden) {
+		if _, err := w.Custom(found); (errors.KindOf(err) == errors.Invalid) != (c.status == http.StatusBadRequest) {
 			t.Errorf("%s: %v", c.base, err)
 		}
 	}
