@@ -56,6 +56,12 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil)
 }
 
+// ChangeSession changes options of a session that has not ended. Limits hold at once, the others from the next prompt
+// that the agent gets.
+func (c *Client) ChangeSession(ctx context.Context, ref string, change api.SessionChange) (api.Session, error) {
+	return ask[api.Session](ctx, c, http.MethodPatch, api.Path(api.Sessioned, ref), nil, change)
+}
+
 // EndSessionKeeping is EndSession, but returns Conflict if changes of the agent would be lost: those that no client has
 // taken, and those in submodules, in other work trees and on other branches.
 func (c *Client) EndSessionKeeping(ctx context.Context, ref string) error {

@@ -121,6 +121,7 @@ const parts = {
   'agent.notice': (c, e) => c.note(e.text ?? ''),
   'agent.silent': (c, e) => c.note(e.text ?? ''),
   'agent.plan': (c, e) => c.note(`Plan: ${(e.plan ?? []).map((s) => `${s.status === 'completed' ? '✓ ' : ''}${s.text}`).join('; ')}`),
+  'session.changed': (c, e) => c.note(changed(e.changed ?? {})),
   'session.recalled': (c, e) => c.note(`Of the earlier conversation, ${e.text ?? ''}`),
   'repo.synced': (c, e) => c.note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
     : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`),
@@ -132,6 +133,12 @@ const parts = {
   error: (c, e) => c.put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
   done,
 };
+
+function changed(c) {
+  const l = c.limits ?? {};
+  const limits = [l.turns && `${l.turns} turns`, l.seconds && `${l.seconds} s a turn`, l.usd && money(l.usd)].filter(Boolean).join(', ');
+  return `From the next prompt: model ${c.model || 'default'}, effort ${c.effort || 'default'}, approval ${c.approval || 'none'}; limits: ${limits || 'none'}`;
+}
 
 function denied(d) {
   const port = d.port && d.protocol !== 'dns' ? ` port ${d.port}` : '';

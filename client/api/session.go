@@ -78,16 +78,34 @@ type SessionRequest struct {
 	// Continues is a session that has ended. The new session starts with its files, its repositories and the end of
 	// its conversation, and takes all other missing values from it. A repository must not be given, and of the
 	// sandbox only env.
-	Continues string        `json:"continues,omitempty"`
-	Model     string        `json:"model,omitempty"`
-	Prompt    string        `json:"prompt,omitempty"`   // the first one
-	Approval  string        `json:"approval,omitempty"` // "": all tools run; "edits", "ask", "plan"
-	Author    *Author       `json:"author,omitempty"`
-	Limits    SessionLimits `json:"limits,omitzero"`
+	Continues string `json:"continues,omitempty"`
+	Model     string `json:"model,omitempty"`
+	// Effort is how much the model thinks, in the agent's words, such as "high"; "" means the agent's default.
+	Effort   string        `json:"effort,omitempty"`
+	Prompt   string        `json:"prompt,omitempty"`   // the first one
+	Approval string        `json:"approval,omitempty"` // "": all tools run; "edits", "ask", "plan"
+	Author   *Author       `json:"author,omitempty"`
+	Limits   SessionLimits `json:"limits,omitzero"`
 	// MCP describes the user's own MCP servers in the format of a project's .mcp.json. ${NAME} stands for a variable
 	// of the agent's environment.
 	MCP     json.RawMessage `json:"mcp,omitempty"`
 	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
+}
+
+// SessionChange is the body of PATCH /v1/sessions/{id}. Missing values stay as they are.
+type SessionChange struct {
+	Model    *string        `json:"model,omitempty"`    // "" means the agent's default
+	Effort   *string        `json:"effort,omitempty"`   // "" means the agent's default
+	Approval *string        `json:"approval,omitempty"` // "": all tools run; "edits", "ask", "plan"
+	Limits   *SessionLimits `json:"limits,omitempty"`   // all of them: a missing one means no limit
+}
+
+// Changed describes the options of a session after a change of the event session.changed.
+type Changed struct {
+	Model    string        `json:"model"`
+	Effort   string        `json:"effort"`
+	Approval string        `json:"approval"`
+	Limits   SessionLimits `json:"limits"`
 }
 
 // TakenRequest is the body of POST /v1/sessions/{id}/taken.
@@ -138,6 +156,8 @@ type Session struct {
 	Title        string        `json:"title,omitempty"`
 	Agent        string        `json:"agent"`
 	Model        string        `json:"model,omitempty"`
+	Effort       string        `json:"effort,omitempty"`
+	Approval     string        `json:"approval,omitempty"`
 	Repo         string        `json:"repo,omitempty"`
 	Continues    string        `json:"continues,omitempty"`   // session whose files and conversation it started with
 	Branch       string        `json:"branch,omitempty"`      // starting branch
@@ -251,6 +271,8 @@ type SessionEvent struct {
 	Denial *Denial `json:"denial,omitempty"`
 	// Plan is set in agent.plan: all steps of the agent's plan.
 	Plan []PlanStep `json:"plan,omitempty"`
+	// Changed is set in session.changed.
+	Changed *Changed `json:"changed,omitempty"`
 	// Context is set in done if the agent reports how full the model's context is.
 	Context *Context `json:"context,omitempty"`
 }

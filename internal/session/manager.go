@@ -223,8 +223,9 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 			return records.Session{}, err
 		}
 	}
-	if l := req.Limits; l.Turns < 0 || !(l.Seconds >= 0) || !(l.USD >= 0) {
-		return records.Session{}, errors.Newf(errors.Invalid, "limits must not be negative")
+	if err := checkOptions(records.Options{Model: req.Model, Effort: req.Effort, Approval: req.Approval},
+		req.Limits); err != nil {
+		return records.Session{}, err
 	}
 	if repos == nil {
 		var err error
@@ -250,7 +251,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 	now := time.Now().UTC()
 	return records.Session{
 		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, text.Title(req.Prompt)), Agent: name,
-		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		Model: req.Model, Effort: req.Effort, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
 		GitSecret: req.GitSecret, PerTurn: req.PerTurn, Author: author, Approval: req.Approval, Limits: req.Limits,
 		Status:  records.Creating,

@@ -19,8 +19,8 @@ import (
 
 // setupOf returns the parameters for starting the agent.
 func setupOf(s records.Session) agent.Setup {
-	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: agentEnv(s),
-		Approval: s.Approval}
+	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model,
+		Effort: s.Effort, Env: agentEnv(s), Approval: s.Approval}
 }
 
 // start starts the agent for the first queued prompt, and reports whether it did. If not, either that prompt has
@@ -136,7 +136,7 @@ func (r *runner) exited(ctx context.Context, end pipe.Exit) {
 	if r.m.ctx.Err() != nil {
 		return // the connection ended because this server is shutting down
 	}
-	p, waiting := r.agent, r.current == nil && r.gate.Closed() && len(r.queue) > 0
+	p, waiting := r.agent, r.current == nil && r.gate.Closed() && len(r.queue) > 0 && r.session().Next == nil
 	p.Close()
 	r.agent, r.gate, r.behind, r.occupied = nil, nil, false, time.Time{}
 	r.line.End(ctx)

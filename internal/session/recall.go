@@ -83,14 +83,17 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 	if req.Agent == "" || req.Agent == old.Agent {
 		req.Agent = old.Agent
 		if req.Model == "" {
-			req.Model = old.Model
+			req.Model = old.NextOptions().Model
+		}
+		if req.Effort == "" {
+			req.Effort = old.NextOptions().Effort
 		}
 		if _, ok := m.program(old.Agent).(agent.Keeper); ok {
 			req.conversation = old.Conversation
 		}
 	}
 	if req.Approval == "" {
-		req.Approval = old.Approval
+		req.Approval = old.NextOptions().Approval
 	}
 	if req.Author == (workspace.Author{}) {
 		req.Author = old.Author

@@ -68,6 +68,7 @@ type runner struct {
 	killAt    time.Time         // when an interrupted turn is killed; zero if none is interrupted
 	stopped   string            // why the turn was interrupted
 	sent      string            // ID of the last prompt for which EventSent was published
+	renewAt   time.Time         // when an agent that ends, so that its options change, is killed; zero if none does
 	crashed   string            // ID of the prompt whose turn restarted after the agent crashed
 	ahead     bool              // startAhead has run
 	early     string            // ID of the prompt for which a crashed agent restarted before it received the prompt
@@ -314,6 +315,9 @@ func (r *runner) advance(ctx context.Context) {
 				r.drop(m, "the session's limit of cost is reached")
 			}
 			r.queue = nil
+			return
+		}
+		if !renew(ctx, r) {
 			return
 		}
 		if r.agent == nil && !r.start(ctx) {
@@ -611,6 +615,9 @@ func (r *runner) answer(question string, a agent.Answer) error {
 func (r *runner) wait() time.Duration {
 	due := r.gate.Due()
 	if r.current == nil {
+		if !r.renewAt.IsZero() && (due.IsZero() || r.renewAt.Before(due)) {
+			due = r.renewAt
+		}
 		if time.Now().Before(r.occupied) && (due.IsZero() || r.occupied.Before(due)) {
 			due = r.occupied
 		}
@@ -660,6 +667,10 @@ func (r *runner) watch(ctx context.Context) {
 	now := time.Now()
 	r.watchGate(now)
 	if r.current == nil {
+		if !r.renewAt.IsZero() && !now.Before(r.renewAt) {
+			r.renewAt = now.Add(r.stopGrace())
+			r.agent.Kill(ctx)
+		}
 		return
 	}
 	r.answerLate(now)

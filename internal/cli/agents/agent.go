@@ -44,6 +44,7 @@ type agentRun struct {
 	follow, servers string
 	detach, plain   bool
 	idle            cli.TimeFlag
+	options         options
 }
 
 // Command returns the command that begins or continues a session.
@@ -89,13 +90,7 @@ is read from standard input.`,
 		"agent, such as claude, codex or opencode, or a command that speaks ACP (default: claude)")
 	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
-	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")
-	flags.StringVar(&r.req.Approval, "approval", "",
-		"actions that need your approval: edits, ask or plan (default: none, the sandbox is the boundary)")
-	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "maximum number of turns of the session; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0,
-		"maximum duration of a turn, in seconds; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "maximum cost of the session; 0 means no limit")
+	r.options.add(cmd)
 	flags.StringVar(&r.servers, "mcp-config", "",
 		"file of MCP servers for the agent, in the format of a project's .mcp.json")
 	flags.Var(&r.idle, "idle-timeout",
@@ -116,6 +111,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	if args, err = r.splitContinue(args); err != nil {
 		return err
 	}
+	r.options.put(&r.req)
 	talks := r.converses()
 	switch {
 	case len(args) > 0:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -134,6 +135,9 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 		case "continue", "plain", "detach", "output":
 			return
 		}
+		if slices.Contains(changeable, f.Name) { // resume changes them
+			return
+		}
 		if r.cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
 			given = cli.Usage(r.cmd, "session %s has not ended, and keeps its settings; omit --%s", s.ID, f.Name)
 		}
@@ -144,6 +148,12 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 // resume continues a session that has not ended.
 func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
 	r.rememberSession(ctx, s.ID)
+	if change := r.options.change(r.cmd, s); change != (api.SessionChange{}) {
+		var err error
+		if s, err = server.ChangeSession(ctx, s.ID, change); err != nil {
+			return err
+		}
+	}
 	t := turns{session: s.ID}
 	if r.req.Prompt != "" {
 		var err error

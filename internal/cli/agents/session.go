@@ -22,7 +22,8 @@ type commands struct{ *cli.CLI }
 func Sessions(base *cli.CLI) []*cobra.Command {
 	c := commands{base}
 	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
-		c.stopCommand(), c.queueCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(),
+		c.stopCommand(), c.setCommand(), c.queueCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
+		c.checkoutCommand(),
 		c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 

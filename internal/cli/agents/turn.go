@@ -68,6 +68,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 			v.turns[e.MessageID] = "(by itself)"
 		}
 		v.c.Notef("%s", agentText(kind, e.Reason))
+	case "session.changed":
+		v.c.Hint("%s", chat.Changed(e.Changed))
 	case "session.recalled":
 		v.c.Hint("continues the earlier conversation: %s", e.Text)
 	case "repo.synced":

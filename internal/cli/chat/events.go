@@ -59,6 +59,8 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		if e.Stage != nil {
 			m.stage = e.Stage.Name
 		}
+	case "session.changed":
+		m.notef("%s", Changed(e.Changed))
 	case "session.recalled":
 		m.notef("continues the earlier conversation: %s", e.Text)
 	case "session.ended":

@@ -97,6 +97,10 @@ continues. Ctrl-Z suspends this program, and Ctrl-L redraws the screen.
   /mcp             list the agent's MCP servers
   /mcp restart NAME
                    start an MCP server again
+  /model NAME      change the model from the next prompt on; "default" is
+                   the agent's own
+  /effort NAME     change how much the model thinks, such as to high
+  /approval NAME   change what needs your approval: none, edits, ask, plan
   /stop            stop the turn, as Esc does
   /hold            stop the turn, and hold the queued prompts
   /release         queue the held prompts again
@@ -123,6 +127,9 @@ func (m *Model) command(text string) bool {
 		return true
 	case name == "/mcp" && len(rest) == 2 && rest[0] == "restart":
 		m.act(Action{Act: Restart, ID: rest[1]})
+		return true
+	case len(rest) == 1 && slices.Contains([]string{"/model", "/effort", "/approval"}, name):
+		m.act(Action{Act: Change, Change: Option(name[1:], rest[0])})
 		return true
 	case len(rest) > 0:
 		return false

@@ -28,6 +28,7 @@ const (
 	End      Act = "end"      // Discard
 	Servers  Act = "servers"  // the agent's MCP servers
 	Restart  Act = "restart"  // ID: name of an MCP server
+	Change   Act = "change"   // Change: options of the session
 	Redraw   Act = "redraw"   // the screen
 	Suspend  Act = "suspend"  // the program
 )
@@ -38,6 +39,7 @@ type Action struct {
 	ID      string
 	Text    string
 	Answer  api.AnswerRequest
+	Change  api.SessionChange
 	Discard bool
 }
 

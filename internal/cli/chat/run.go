@@ -180,6 +180,8 @@ func (t *talk) perform(ctx context.Context, a Action) (text string, err error) {
 		return t.servers(ctx)
 	case Restart:
 		err = t.Server.RestartSessionMCP(ctx, id, a.ID)
+	case Change:
+		_, err = t.Server.ChangeSession(ctx, id, a.Change)
 	case Checkout:
 		text, err = t.Checkout(ctx, a.Text)
 	case Apply:

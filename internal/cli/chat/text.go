@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -240,4 +241,35 @@ func (s style) in(code, text string) string {
 	begin, end, _ := strings.Cut(code, ";")
 	begin, end = "\x1b["+begin+"m", "\x1b["+end+"m"
 	return begin + strings.ReplaceAll(text, "\n", end+"\n"+begin) + end
+}
+
+// Option returns the change of an option, "model", "effort" or "approval". The values "default" and "none" stand for
+// its absence.
+func Option(name, value string) (change api.SessionChange) {
+	if value == "default" || value == "none" {
+		value = ""
+	}
+	switch name {
+	case "model":
+		change.Model = &value
+	case "effort":
+		change.Effort = &value
+	case "approval":
+		change.Approval = &value
+	}
+	return change
+}
+
+// Changed describes the options of a session after a change.
+func Changed(c *api.Changed) string {
+	if c == nil {
+		return "the options have changed"
+	}
+	text := fmt.Sprintf("from the next prompt: model %s, effort %s, approval %s", cmp.Or(Plain(c.Model), "default"),
+		cmp.Or(Plain(c.Effort), "default"), cmp.Or(Plain(c.Approval), "none"))
+	if l := c.Limits; l != (api.SessionLimits{}) {
+		text += "; limits (0 is none):"
+		text += fmt.Sprintf(" %d turns, %g s a turn, %g USD", l.Turns, l.Seconds, l.USD)
+	}
+	return text
 }

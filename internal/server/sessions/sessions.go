@@ -57,6 +57,9 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Query: edge.QueryPage + "; all: also sessions that have ended", Out: api.List[api.Session]{}, Status: 200},
 		{Method: "GET", Path: api.Sessioned, Handle: s.getSession, Scope: read, Summary: "Get a session",
 			Out: api.Session{}, Status: 200},
+		{Method: "PATCH", Path: api.Sessioned, Handle: s.changeSession, Scope: exec,
+			Summary: "Change options of a session; limits hold at once, the others from the next prompt",
+			In:      api.SessionChange{}, Out: api.Session{}, Status: 200},
 		{Method: "DELETE", Path: api.Sessioned, Handle: s.endSession, Scope: write,
 			Summary: "End a session and its sandbox", Status: 204,
 			Query: "discard: false to refuse (409) if changes would be lost: those that no client has taken, " +
@@ -127,7 +130,7 @@ func Decode(data []byte) (in session.Request, err error) {
 		Identity:  req.Identity,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, BundleID: req.BundleID,
-		Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
+		Continues: req.Continues, Agent: req.Agent, Model: req.Model, Effort: req.Effort, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: records.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
@@ -171,6 +174,17 @@ func (s *Service) listSessions(w http.ResponseWriter, r *http.Request) error {
 func (s *Service) getSession(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.Sessions.Get(r.Context(), edge.Account(r), r.PathValue("id"))
 	return edge.Send(w, http.StatusOK, sessionOut, found, err)
+}
+
+func (s *Service) changeSession(w http.ResponseWriter, r *http.Request) error {
+	var req api.SessionChange
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
+		return err
+	}
+	changed, err := session.ChangeOptions(r.Context(), s.Sessions, edge.Account(r), r.PathValue("id"), session.Change{
+		Model: req.Model, Effort: req.Effort, Approval: (*agent.Approval)(req.Approval),
+		Limits: (*records.Limits)(req.Limits)})
+	return edge.Send(w, http.StatusOK, sessionOut, changed, err)
 }
 
 func (s *Service) endSession(w http.ResponseWriter, r *http.Request) error {
@@ -271,8 +285,10 @@ func sessionOut(s records.Session) api.Session {
 		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir,
 			Base: r.Base, Pull: r.Pull})
 	}
+	next := s.NextOptions()
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues,
+		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: next.Model, Effort: next.Effort,
+		Approval: string(next.Approval), Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		Memory:    volumes.Memory(s.Repositories()[0]),
 		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),

@@ -49,6 +49,7 @@ type Setup struct {
 	Dir          string // directory of the repository
 	Conversation string // the program's ID of a conversation to resume; "" starts a new one
 	Model        string // "" means the program's default
+	Effort       string // of the model, in the program's words, such as "high"; "" means the program's default
 	Env          map[string]string
 	Access       *Access // nil: the program reaches a model on its own
 	Approval     Approval
@@ -113,6 +114,9 @@ const (
 	ApproveNone  Approval = "ask"   // every tool that changes something asks
 	ApprovePlan  Approval = "plan"  // nothing may be changed
 )
+
+// Approvals are all approvals.
+var Approvals = []Approval{ApproveAll, ApproveEdits, ApproveNone, ApprovePlan}
 
 // Type is the type of an event, as clients see it.
 type Type string

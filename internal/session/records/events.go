@@ -36,6 +36,8 @@ type Event struct {
 	Git *git.Event `json:"git,omitempty"`
 	// Denial is the refused connection or lookup, of egress.denied.
 	Denial *engine.Denial `json:"denial,omitempty"`
+	// Changed is set in session.changed.
+	Changed *Changed `json:"changed,omitempty"`
 	// GitLines is the number of harvest-git lines converted to events, including this one.
 	GitLines int `json:"git_lines,omitempty"`
 	// Denials is the ID of the last event in the sandbox's stream whose denial was reported.
@@ -77,6 +79,7 @@ type Synced struct {
 const (
 	EventCreated       = "session.created"
 	EventStatus        = "session.status_changed"
+	EventChanged       = "session.changed" // Changed: options that hold from the next prompt, and limits
 	EventEnded         = "session.ended"
 	EventStage         = "session.stage"
 	EventWaits         = "session.queued" // the sandbox is queued for its start

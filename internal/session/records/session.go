@@ -45,6 +45,7 @@ type Session struct {
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
+	Effort       string         `json:"effort,omitempty"`       // of the model; "" means the default
 	Approval     agent.Approval `json:"approval,omitempty"`
 	Limits       Limits         `json:"limits"`
 
@@ -57,7 +58,9 @@ type Session struct {
 	Ended   time.Time   `json:"ended_at,omitzero"`
 
 	// The remaining fields are for recovery and not for clients. Process is the agent's process, "" while none runs.
-	Process string          `json:"-"`
+	Process string `json:"-"`
+	// Next are the options that hold from the next prompt; nil: they stay.
+	Next    *Options        `json:"next,omitempty"`
 	MCP     json.RawMessage `json:"mcp,omitempty"`     // the user's own servers, in the format of mcp.Parse
 	Allowed []string        `json:"allowed,omitempty"` // tools that no longer need approval
 	// Answered are the answered questions of the current turn: the agent's output is read again after a restart.
@@ -80,6 +83,30 @@ func (s Session) Repositories() []workspace.Repository {
 	}
 	// A record of an earlier version has no Repos.
 	return []workspace.Repository{{URL: s.Repo, Branch: s.Branch, Dir: s.Dir, Base: s.Base, Start: s.Base}}
+}
+
+// Options are those that can change between turns.
+type Options struct {
+	Model    string         `json:"model"`
+	Effort   string         `json:"effort"`
+	Approval agent.Approval `json:"approval"`
+}
+
+// Changed describes options after a change.
+type Changed struct {
+	Options
+	Limits Limits `json:"limits"`
+}
+
+// Options returns the options that the agent has.
+func (s Session) Options() Options { return Options{s.Model, s.Effort, s.Approval} }
+
+// NextOptions returns the options of the next prompt.
+func (s Session) NextOptions() Options {
+	if s.Next != nil {
+		return *s.Next
+	}
+	return s.Options()
 }
 
 // WorkBranch is the branch that the agent works on.

@@ -89,8 +89,9 @@ func (Agent) MCPConfig(servers []mcp.Server, _ agent.MCPLimits) ([]byte, error) 
 // Command implements agent.Agent.
 func (a Agent) Command(s agent.Setup) engine.Command {
 	args := []string{Program, "-name", a.ID, "-dir", s.Dir}
-	for _, option := range [][2]string{{"-session", s.Conversation}, {"-model", s.Model}, {"-system", s.System},
-		{"-approval", string(s.Approval)}, {"-mcp", s.MCPConfig}, {"-lock", a.Lock}, {"-install", a.Install}} {
+	for _, option := range [][2]string{{"-session", s.Conversation}, {"-model", s.Model}, {"-effort", s.Effort},
+		{"-system", s.System}, {"-approval", string(s.Approval)}, {"-mcp", s.MCPConfig}, {"-lock", a.Lock}, {"-install",
+			a.Install}} {
 		if option[1] != "" {
 			args = append(args, option[0], option[1])
 		}

@@ -43,6 +43,9 @@ func command(s agent.Setup, more ...string) engine.Command {
 	if s.Model != "" {
 		args = append(args, "--model", s.Model)
 	}
+	if s.Effort != "" {
+		args = append(args, "--effort", s.Effort)
+	}
 	if s.Settings != "" {
 		args = append(args, "--settings", s.Settings)
 	}

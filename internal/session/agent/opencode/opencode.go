@@ -67,6 +67,9 @@ func (Agent) Command(s agent.Setup) engine.Command {
 	if s.Model != "" {
 		args = append(args, "-model", s.Model)
 	}
+	if s.Effort != "" {
+		args = append(args, "-effort", s.Effort)
+	}
 	if s.System != "" {
 		args = append(args, "-system", s.System)
 	}

@@ -31,6 +31,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	flags.StringVar(&o.dir, "dir", ".", "directory of the repository")
 	flags.StringVar(&o.session, "session", "", "session to continue")
 	flags.StringVar(&o.model, "model", "", "model")
+	flags.StringVar(&o.effort, "effort", "", "effort of the model")
 	flags.StringVar(&o.system, "system", "", "instructions")
 	flags.StringVar(&o.mcp, "mcp", "", "file of MCP servers")
 	flags.StringVar((*string)(&o.approval), "approval", "", "tools that need no approval")

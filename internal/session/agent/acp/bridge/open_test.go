@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -255,5 +256,50 @@ func TestReplay(t *testing.T) {
 	p.update(`{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed"}`)
 	if len(p.events) != 1 {
 		t.Errorf("an old call: %+v", p.events)
+	}
+}
+
+// TestEffort checks that the effort of the model is set among those that the agent offers with that model, and that an
+// agent without it says so.
+func TestEffort(t *testing.T) {
+	t.Parallel()
+	efforts := func(values ...string) string {
+		return `{"id":"effort","category":"thought_level","options":[{"value":"` + strings.Join(values,
+			`"},{"value":"`) +
+			`"}]}`
+	}
+	const model = `{"id":"m","category":"model","currentValue":"a","options":[{"value":"a"},{"value":"b"}]}`
+	for _, c := range []struct{ model, opened, changed, set, notice string }{
+		{"", `[` + efforts("low", "high") + `]`, "", "effort=high", ""},
+		{"", `[` + efforts("low", "max") + `]`, "", "", "it offers low, max"},
+		{"", `[]`, "", "", "it has no such option"},
+		{"b", `[` + model + `]`, `[` + model + `,` + efforts("high") + `]`, "m=b effort=high", ""},
+	} {
+		p := newPlayer(t, options{model: c.model, effort: "high"})
+		p.reply("initialize", `{"protocolVersion":1}`)
+		answer := func(m message, options string) {
+			p.s.read(input{text: []byte(`{"id":` + string(m.ID) + `,"result":{"sessionId":"s","configOptions":` +
+				options +
+				`}}`)})
+		}
+		m, _ := p.take("session/new")
+		answer(m, c.opened)
+		var set []string
+		for m, ok := p.take("session/set_config_option"); ok; m, ok = p.take("session/set_config_option") {
+			answer(m, cmp.Or(c.changed, `[]`))
+			var params struct{ ConfigID, Value string }
+			decode(m.Params, &params)
+			set = append(set, params.ConfigID+"="+params.Value)
+		}
+		if got := strings.Join(set, " "); got != c.set || p.last().Type != agent.Ready {
+			t.Errorf("%+v: set %q, then %+v", c, got, p.last())
+		}
+		var text string
+		for _, n := range p.of(agent.Notice) {
+			text += n.Text
+		}
+		if (c.notice == "") != (text == "") || !strings.Contains(text, c.notice) {
+			t.Errorf("%+v: notice %q", c, text)
+		}
 	}
 }

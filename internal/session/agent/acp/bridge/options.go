@@ -68,9 +68,11 @@ type setting struct {
 	method string
 	params map[string]any
 	failed func(text string)
+	// answered gets the answer; nil ignores it.
+	answered func(result json.RawMessage)
 }
 
-// configure sets the model and the mode, one after the other, and then reports that the session is ready.
+// configure sets the model, the effort and the mode, one after the other, and then reports that the session is ready.
 func (s *session) configure(o opened) {
 	s.using = o.Models.Current
 	for _, opt := range o.Options {
@@ -78,26 +80,68 @@ func (s *session) configure(o opened) {
 			s.using = opt.current()
 		}
 	}
-	var steps []setting
-	if s.model != "" && s.model != s.using {
-		steps = append(steps, s.chooseModel(o))
+	rest := func() { s.apply(append(s.chooseEffort(o), s.chooseMode(o)...), s.begun) }
+	if s.model == "" || s.model == s.using {
+		rest()
+		return
 	}
-	s.apply(append(steps, s.chooseMode(o)...))
+	step := s.chooseModel(o)
+	step.answered = func(result json.RawMessage) {
+		var now struct {
+			Options []option `json:"configOptions"` // efforts depend on the model
+		}
+		if decode(result, &now); len(now.Options) > 0 {
+			o.Options = now.Options
+		}
+	}
+	s.apply([]setting{step}, rest)
 }
 
-func (s *session) apply(steps []setting) {
+// apply takes the steps one after the other, and then calls done.
+func (s *session) apply(steps []setting, done func()) {
 	if len(steps) == 0 {
-		s.begun()
+		done()
 		return
 	}
 	step := steps[0]
 	step.params["sessionId"] = s.id
-	s.call(step.method, step.params, optionTime, func(_ json.RawMessage, f *failure) {
-		if f != nil {
+	s.call(step.method, step.params, optionTime, func(result json.RawMessage, f *failure) {
+		switch {
+		case f != nil:
 			step.failed(f.text())
+		case step.answered != nil:
+			step.answered(result)
 		}
-		s.apply(steps[1:])
+		s.apply(steps[1:], done)
 	})
+}
+
+// chooseEffort returns the step that sets the effort of the model, if one is wanted. Where it cannot be set, a notice
+// says so.
+func (s *session) chooseEffort(o opened) []setting {
+	if s.effort == "" {
+		return nil
+	}
+	failed := func(text string) {
+		s.notice("effort", "%s does not use effort %q: %s", s.name, s.effort, text)
+	}
+	for _, opt := range o.Options {
+		if opt.Category != "thought_level" {
+			continue
+		}
+		var offered []string
+		for _, v := range opt.all() {
+			if v.Value == s.effort {
+				return []setting{{method: "session/set_config_option",
+					params: map[string]any{"configId": opt.ID, "value": s.effort}, failed: failed}}
+			}
+			offered = append(offered, v.Value)
+		}
+		failed("it offers " + strings.Join(offered, ", "))
+		return nil
+	}
+	failed("it has no such option")
+	return nil
 }
 
 // chooseModel returns the step that sets the model: as an option of the session, or by the older method.
@@ -117,14 +161,15 @@ func (s *session) chooseModel(o opened) setting {
 				s.using = v.Value
 			}
 		}
-		return setting{"session/set_config_option", map[string]any{"configId": opt.ID, "value": s.using}, failed}
+		return setting{method: "session/set_config_option",
+			params: map[string]any{"configId": opt.ID, "value": s.using}, failed: failed}
 	}
 	for _, m := range o.Models.All {
 		if m.Name == s.model {
 			s.using = m.ID
 		}
 	}
-	return setting{"session/set_model", map[string]any{"modelId": s.using}, failed}
+	return setting{method: "session/set_model", params: map[string]any{"modelId": s.using}, failed: failed}
 }
 
 // chooseMode returns the steps that make the agent ask for approval as the session's user wants. Where it cannot be
@@ -164,7 +209,8 @@ func (s *session) choose(o opened, c choice) (setting, bool) {
 			for _, m := range o.Modes.All {
 				if short(m.ID) == want {
 					s.mode = m.ID
-					return setting{"session/set_mode", map[string]any{"modeId": m.ID}, failed}, true
+					return setting{method: "session/set_mode", params: map[string]any{"modeId": m.ID},
+						failed: failed}, true
 				}
 			}
 		}
@@ -183,7 +229,7 @@ func (s *session) choose(o opened, c choice) (setting, bool) {
 				s.mode = chosen
 			}
 			params := map[string]any{"configId": opt.ID, "value": chosen}
-			return setting{"session/set_config_option", params, failed}, true
+			return setting{method: "session/set_config_option", params: params, failed: failed}, true
 		}
 	}
 	return setting{}, false

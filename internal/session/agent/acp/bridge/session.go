@@ -29,8 +29,8 @@ const version = 1
 
 // options are the parameters of a session.
 type options struct {
-	name, dir, session, model, system, mcp string
-	approval                               agent.Approval
+	name, dir, session, model, effort, system, mcp string
+	approval                                       agent.Approval
 }
 
 // session is the state of the protocol. One loop calls all methods.

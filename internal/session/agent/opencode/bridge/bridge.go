@@ -64,6 +64,7 @@ func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, s
 	flags.StringVar(&b.dir, "dir", ".", "directory of the repository")
 	flags.StringVar(&b.session, "session", "", "session to go on with")
 	flags.StringVar(&b.model, "model", "", "provider/model")
+	flags.StringVar(&b.effort, "effort", "", "variant of the model")
 	flags.StringVar(&b.system, "system", "", "instructions")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -82,6 +83,7 @@ func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, s
 
 type bridge struct {
 	dir, session, model, system string
+	effort                      string
 	chosen                      bool // chooseModel has run
 	password                    string
 	base                        string // URL of the server
@@ -441,6 +443,9 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 		body := map[string]any{"parts": []any{map[string]string{"type": "text", "text": r.Text}}}
 		if provider, model, ok := strings.Cut(b.model, "/"); ok {
 			body["model"] = map[string]string{"providerID": provider, "modelID": model}
+		}
+		if b.effort != "" {
+			body["variant"] = b.effort
 		}
 		if b.system != "" {
 			body["system"] = b.system

@@ -256,7 +256,7 @@ func (r *run) send(t *testing.T, req opencode.Request) {
 // mission: E2
 func TestBridge(t *testing.T) {
 	t.Parallel()
-	r := start(t, "plain", "-model", "p/m", "-system", "Be brief.", "-dir", t.TempDir())
+	r := start(t, "plain", "-model", "p/m", "-effort", "high", "-system", "Be brief.", "-dir", t.TempDir())
 	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_new","version":"1.18.33"}`,
 		r.next(t, "the session")); diff != "" {
 		t.Error(diff)
@@ -267,7 +267,7 @@ func TestBridge(t *testing.T) {
 	}{
 		{opencode.Request{Op: "prompt", ID: "1", Text: "go"},
 			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be ` +
-				`brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
+				`brief.","variant":"high"},"path":"/session/ses_new/prompt_async","type":"asked"}`},
 		{opencode.Request{Op: "abort"}, `{"body":{},"path":"/session/ses_new/abort","type":"asked"}`},
 		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"},
 			`{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
