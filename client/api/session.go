@@ -75,6 +75,9 @@ type SessionRequest struct {
 	// Uncommitted are the user's uncommitted changes; they become a separate commit.
 	Uncommitted *Uncommitted `json:"uncommitted,omitempty"`
 	Agent       string       `json:"agent,omitempty"` // name, such as "claude", or a command that speaks ACP
+	// AgentVersion is an exact version of a built-in agent, which is installed into the sandbox; "" means
+	// agents.versions of the server's configuration, else the version of the image.
+	AgentVersion string `json:"agent_version,omitempty"`
 	// Continues is a session that has ended. The new session starts with its files, its repositories and the end of
 	// its conversation, and takes all other missing values from it. A repository must not be given, and of the
 	// sandbox only env.
@@ -155,6 +158,7 @@ type Session struct {
 	ID           string        `json:"id"`
 	Title        string        `json:"title,omitempty"`
 	Agent        string        `json:"agent"`
+	AgentVersion string        `json:"agent_version,omitempty"` // that was asked for
 	Model        string        `json:"model,omitempty"`
 	Effort       string        `json:"effort,omitempty"`
 	Approval     string        `json:"approval,omitempty"`

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 	"github.com/RelevanceAI/harvest/internal/session/agent/claude"
 	"github.com/RelevanceAI/harvest/internal/session/agent/opencode"
+	"github.com/RelevanceAI/harvest/internal/session/agent/release"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 )
 
@@ -56,6 +59,24 @@ func agentsOf(custom []string) map[string]agent.Agent {
 	return all
 }
 
+// releasesOf returns the versions of agents that the configuration names.
+func releasesOf(versions []string, agents map[string]agent.Agent) (map[string]string, error) {
+	all := map[string]string{}
+	for _, text := range versions {
+		name, version, _ := strings.Cut(text, "=")
+		program, ok := agents[name]
+		if !ok {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "agents.versions: unknown agent %.40q", name),
+				"use one of %s", strings.Join(slices.Sorted(maps.Keys(agents)), ", "))
+		}
+		if _, err := release.Of(name, program, version); err != nil {
+			return nil, errors.Stage(err, "agents.versions")
+		}
+		all[name] = version
+	}
+	return all, nil
+}
+
 // commandAgent returns the agent of a command that a user names.
 func commandAgent(command string) agent.Agent {
 	p := commandProfile(command, command)
@@ -69,23 +90,28 @@ func commandProfile(name, command string) acp.Profile {
 // profiles are the built-in agents that speak ACP. Codex, Gemini, Qwen, pi and Copilot reach their models with the
 // credentials in their sandbox.
 var profiles = []acp.Profile{
-	{ID: "claude-acp", Args: []string{"claude-agent-acp"}, Lock: "claude-acp", Access: claudeAccess,
+	{ID: "claude-acp", NPM: "@agentclientprotocol/claude-agent-acp@0.101.0", Args: []string{"claude-agent-acp"},
+		Lock: "claude-acp", Access: claudeAccess,
 		Env:    fixed("IS_SANDBOX", "1", "DISABLE_AUTOUPDATER", "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
 		Record: claude.Agent{}.Kept()},
-	{ID: "opencode-acp", Args: []string{"opencode", "acp"}, Access: openCodeAccess, Env: openCodeEnv,
+	{ID: "opencode-acp", NPM: opencode.Agent{}.Package() + "@", Args: []string{"opencode", "acp"},
+		Access: openCodeAccess, Env: openCodeEnv,
 		Record: opencode.Agent{}.Kept()},
-	{ID: "codex", Args: []string{"codex-acp"}, Lock: "codex", Access: codexAccess,
+	{ID: "codex", NPM: "@agentclientprotocol/codex-acp@2.6.0", Args: []string{"codex-acp"}, Lock: "codex",
+		Access:    codexAccess,
 		Providers: []agent.Provider{agent.OpenAI}, Env: fixed("NO_BROWSER", "1"),
 		Record: `"${CODEX_HOME:-$HOME/.codex}"/sessions/*/*/*/rollout-*"$CONVERSATION"*`},
-	{ID: "gemini", Args: []string{"gemini", "--acp"}, Lock: "gemini", Access: geminiAccess,
+	{ID: "gemini", NPM: "@google/gemini-cli@0.61.0", Args: []string{"gemini", "--acp"}, Lock: "gemini",
+		Access:    geminiAccess,
 		Providers: []agent.Provider{agent.Gemini},
 		// Otherwise it silently drops MCP servers in a directory that nobody has trusted.
 		Env: fixed("GEMINI_CLI_TRUST_WORKSPACE", "true"), Record: `"$HOME"/.gemini/tmp/*/chats/*`},
-	{ID: "qwen", Args: []string{"qwen", "--acp"}, Lock: "qwen", Access: qwenAccess,
+	{ID: "qwen", NPM: "@qwen-code/qwen-code@0.24.4", Args: []string{"qwen", "--acp"}, Lock: "qwen", Access: qwenAccess,
 		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
 		Record:    `"$HOME"/.qwen/projects/*/chats/"$CONVERSATION"*`},
 	{ID: "pi", Args: []string{"pi-acp"}, Lock: "pi", Record: `"$HOME"/.pi/agent/sessions/*/*"$CONVERSATION"*`},
-	{ID: "copilot", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot", Access: copilotAccess,
+	{ID: "copilot", NPM: "@github/copilot@1.0.102", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot",
+		Access:    copilotAccess,
 		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
 		Record:    `"$HOME"/.copilot/session-state/"$CONVERSATION"*`},
 }

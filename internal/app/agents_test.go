@@ -1,10 +1,13 @@
 package app
 
 import (
+	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/agenttest"
 )
@@ -59,5 +62,42 @@ func TestAgents(t *testing.T) {
 	if env := all["claude-acp"].Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t",
 		URL: "http://gateway"}}).Env; env["ANTHROPIC_BASE_URL"] != "http://gateway" {
 		t.Errorf("%v", env)
+	}
+}
+
+// TestLocks checks that a profile names the package and the version that its lock installs.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	for _, p := range profiles {
+		if p.Lock == "" {
+			continue
+		}
+		text, err := os.ReadFile("../session/agent/acp/bridge/locks/" + p.Lock + "/package.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct{ Dependencies map[string]string }
+		if err := json.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		name, version, _ := lastCut(p.NPM, "@")
+		if p.NPM != "" && file.Dependencies[name] != version {
+			t.Errorf("%s: the profile has %s, the lock %v", p.ID, p.NPM, file.Dependencies)
+		}
+	}
+}
+
+// TestReleases checks the versions of agents in the configuration.
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	agents := agentsOf([]string{"kimi.command=kimi"})
+	got, err := releasesOf([]string{"claude=2.1.331", "codex=2.5.0", "opencode-acp=1.18.32"}, agents)
+	if err != nil || len(got) != 3 || got["codex"] != "2.5.0" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"other=1.2.3", "claude=latest", "kimi=1.2.3", "pi=0.0.34", "scripted=1.0.0"} {
+		if _, err := releasesOf([]string{bad}, agents); errors.KindOf(err) != errors.Invalid {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }

@@ -199,8 +199,13 @@ func (a *App) sessionOptions() (session.Options, error) {
 	if err != nil {
 		return session.Options{}, errors.Stage(err, "connect")
 	}
+	agents := agentsOf(a.cfg.Agents.Custom)
+	releases, err := releasesOf(a.cfg.Agents.Versions, agents)
+	if err != nil {
+		return session.Options{}, err
+	}
 	return session.Options{
-		Fleet: a.fleet, Journal: a.events, Agents: agentsOf(a.cfg.Agents.Custom), Command: commandAgent,
+		Fleet: a.fleet, Journal: a.events, Agents: agents, Command: commandAgent, Releases: releases,
 		Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos}, Secrets: a.secrets,
 		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,

@@ -49,6 +49,10 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 	if img, err := image.Look(ctx, filepath.Join(cfg.Data, "images"), "agent"); err == nil {
 		findings = append(findings, agentImage(img, newerAgents(ctx, img, npmRegistry(ctx))))
 	}
+	if newer := newerProfiles(ctx, cfg.Agents.Versions, npmRegistry(ctx)); len(newer) > 0 {
+		findings = append(findings, finding{Name: "agents", OK: true,
+			Detail: "newer: agents.versions (HARVEST_AGENTS_VERSIONS) " + strings.Join(newer, ",")})
+	}
 	findings = append(findings, connections(cfg))
 	findings = append(findings, isolation(ctx, cfg)...)
 	if text, err := os.ReadFile("/proc/sys/vm/max_map_count"); err == nil {

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,6 +69,31 @@ func TestDoctorNamesNewerAgents(t *testing.T) {
 		if got := newerAgents(t.Context(), img, address); len(got) > 0 {
 			t.Errorf("%q: %q", address, got)
 		}
+	}
+}
+
+// TestDoctorNamesNewerReleases checks that the doctor names newer versions of the agents that sandboxes install, beside
+// those of Harvest and of the configuration.
+func TestDoctorNamesNewerReleases(t *testing.T) {
+	t.Parallel()
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "codex-acp") || strings.Contains(r.URL.Path, "gemini") {
+			_, _ = io.WriteString(w, `{"version":"99.1.0"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"version":"0.0.1"}`)
+	}))
+	defer registry.Close()
+	if got := newerProfiles(t.Context(), nil, registry.URL); !slices.Equal(got, []string{"codex=99.1.0",
+		"gemini=99.1.0"}) {
+		t.Errorf("%q", got)
+	}
+	if got := newerProfiles(t.Context(), []string{"codex=99.1.0", "gemini=99.0.0"}, registry.URL); !slices.Equal(got,
+		[]string{"gemini=99.1.0"}) {
+		t.Errorf("%q", got)
+	}
+	if got := newerProfiles(t.Context(), nil, "://"); len(got) > 0 {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -10,7 +10,9 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/mod/semver"
@@ -73,6 +75,42 @@ func newerAgents(ctx context.Context, img image.Image, registry string) (args []
 		}
 	}
 	return args
+}
+
+// newerProfiles returns the settings that choose the newest versions of the agents that sandboxes install, as far as
+// they are newer than those of Harvest and of the configuration. It is best effort.
+func newerProfiles(ctx context.Context, chosen []string, registry string) []string {
+	ctx, cancel := context.WithTimeout(ctx, newerTime)
+	defer cancel()
+	newest := make([]string, len(profiles))
+	var asked sync.WaitGroup
+	for i, p := range profiles {
+		pkg, version, _ := lastCut(p.NPM, "@")
+		for _, text := range chosen {
+			if name, other, _ := strings.Cut(text, "="); name == p.ID {
+				version = other
+			}
+		}
+		if version == "" {
+			continue // of the image, or not chosen by Harvest
+		}
+		asked.Go(func() {
+			if v := latest(ctx, registry, pkg); semver.IsValid("v"+v) && semver.Compare("v"+v, "v"+version) > 0 {
+				newest[i] = p.ID + "=" + v
+			}
+		})
+	}
+	asked.Wait()
+	return slices.DeleteFunc(newest, func(text string) bool { return text == "" })
+}
+
+// lastCut is strings.Cut around the last sep.
+func lastCut(text, sep string) (before, after string, found bool) {
+	at := strings.LastIndex(text, sep)
+	if at < 0 {
+		return text, "", false
+	}
+	return text[:at], text[at+len(sep):], true
 }
 
 // latest returns the version of a package that the registry calls its latest; "" if it is unknown.

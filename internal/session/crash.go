@@ -40,6 +40,22 @@ func (r *runner) again(ctx context.Context, why string) bool {
 	return true
 }
 
+// forgotten makes advance start an agent again that cannot continue its conversation. The prompt of its turn, or the
+// next one, has the last messages. It reports false if the agent has ended in another way.
+func forgotten(r *runner, end pipe.Exit) bool {
+	if end.Result.ReturnCode != agent.ExitForgotten || r.session().Conversation == "" {
+		return false
+	}
+	r.change(func(s *records.Session) { s.Conversation = "" })
+	if m := r.current; m != nil {
+		m.State = records.Queued
+		r.putMessage(*m)
+		r.queue = slices.Insert(r.queue, 0, *m)
+		r.current = nil
+	}
+	return true
+}
+
 // startAgain makes advance restart an agent whose process crashed before it received a prompt, once for each prompt.
 func (r *runner) startAgain(ctx context.Context, why string) bool {
 	if r.early == r.queue[0].ID {

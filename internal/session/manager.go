@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/release"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/inputs"
 	"github.com/RelevanceAI/harvest/internal/session/model"
@@ -47,6 +48,8 @@ type Options struct {
 	Store   records.Store
 	Agents  map[string]agent.Agent
 	Command func(command string) agent.Agent // of a command that a user names; nil: only Agents
+	// Releases are the versions of agents, by name, of sessions that name none.
+	Releases map[string]string
 
 	// Models is the gateway to the models of agents; nil: agents reach models on their own. If the engine can connect
 	// into sandboxes and DirectModels is not set, agents send their requests through the gateway, and their sandboxes
@@ -236,6 +239,12 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 	if err := m.models().CheckKeys(m.program(name), req.Sandbox.Env); err != nil {
 		return records.Session{}, err
 	}
+	version := cmp.Or(req.Release, m.opts.Releases[name])
+	if version != "" {
+		if _, err := release.Of(name, m.program(name), version); err != nil {
+			return records.Session{}, err
+		}
+	}
 	author := req.Author
 	if author == (workspace.Author{}) {
 		author = m.opts.Author
@@ -251,7 +260,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 	now := time.Now().UTC()
 	return records.Session{
 		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, text.Title(req.Prompt)), Agent: name,
-		Model: req.Model, Effort: req.Effort, Repo: repos[0].URL, Branch: repos[0].Branch,
+		Release: version, Model: req.Model, Effort: req.Effort, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
 		GitSecret: req.GitSecret, PerTurn: req.PerTurn, Author: author, Approval: req.Approval, Limits: req.Limits,
 		Status:  records.Creating,

@@ -27,7 +27,7 @@ func (a showing) Command(s agent.Setup) engine.Command {
 
 const showOptions = `/run echo "$OPTIONS"`
 
-// TestOptionsBetweenTurns checks that options which change in the middle of a turn hold from the next prompt, also after
+// TestOptionsBetweenTurns checks that options which change in a turn hold from the next prompt, also after
 // a restart of the server, that limits hold at once, and that the agent keeps its process otherwise.
 //
 // mission: E1, E3

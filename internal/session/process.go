@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/agent/release"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 	"github.com/RelevanceAI/harvest/internal/session/pipe"
 	"github.com/RelevanceAI/harvest/internal/session/records"
@@ -34,6 +35,13 @@ func (r *runner) start(ctx context.Context) bool {
 		return r.notStarted(ctx, err)
 	}
 	cmd := program.Command(setup)
+	if s.Release != "" {
+		pkg, err := release.Of(s.Agent, program, s.Release)
+		if err != nil { // an earlier version of Harvest accepted it
+			return r.notStarted(ctx, err)
+		}
+		cmd = release.Wrap(cmd, pkg)
+	}
 	r.published = 0
 	r.publish(draft{records.EventStarted, records.Event{}}) // with the offset of a process without output
 	p, err := pipe.Start(ctx, r.m.in(r.account, s.SandboxID), fleet.ExecRequest{Args: cmd.Args, Own: cmd.Own,
@@ -148,7 +156,7 @@ func (r *runner) exited(ctx context.Context, end pipe.Exit) {
 		r.end("its agent has ended")
 		return
 	}
-	if r.current == nil && !waiting {
+	if forgotten(r, end) || r.current == nil && !waiting {
 		return
 	}
 	if how := r.crash(end); how != "" && (waiting && r.startAgain(ctx, how) || !waiting && r.again(ctx, how)) {

@@ -82,6 +82,9 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 	req.Sandbox.Image, req.Sandbox.Env, req.Sandbox.Name = files, env, ""
 	if req.Agent == "" || req.Agent == old.Agent {
 		req.Agent = old.Agent
+		if req.Release == "" {
+			req.Release = old.Release
+		}
 		if req.Model == "" {
 			req.Model = old.NextOptions().Model
 		}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/session"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
@@ -232,4 +234,44 @@ func TestFilesOfEndedSessionsAreCollected(t *testing.T) {
 		t.Errorf("continued without files: %v, want Gone", err)
 	}
 	collect(time.Now().Add(time.Hour), 0)
+}
+
+// forgetful is the scripted agent without any record of conversations.
+type forgetful struct{ scripted.Agent }
+
+func (a forgetful) Command(s agent.Setup) engine.Command {
+	if s.Conversation != "" {
+		return engine.Command{Args: []string{"sh", "-c", "exit " + strconv.Itoa(agent.ExitForgotten)}, Dir: s.Dir}
+	}
+	return a.Agent.Command(s)
+}
+
+// TestConversationForgotten checks that an agent which cannot continue its conversation is started again without it,
+// and gets the last messages with the prompt.
+//
+// mission: E2
+func TestConversationForgotten(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": forgetful{}}})
+	s := h.create(t, session.Request{Prompt: "/say walnut"})
+	w := h.watch(s.ID)
+	w.status(t, records.Done)
+	h.send(t, s.ID, "/exit 0")
+	w.status(t, records.Failed)
+	h.send(t, s.ID, "/say again")
+	if e := w.until(t, records.EventRecalled); !strings.Contains(e.data.Text, "last") {
+		t.Errorf("%+v", e.data)
+	}
+	if done := w.until(t, "done"); done.data.Failed {
+		t.Errorf("%+v\n%s", done.data, w)
+	}
+	all := strings.Join(w.said(), "|")
+	for _, part := range []string{"walnut|", "> /say walnut", "|again"} {
+		if !strings.Contains(all, part) {
+			t.Errorf("said: %q", all)
+		}
+	}
+	if n := strings.Count(w.String(), records.EventCrashed); n > 0 {
+		t.Errorf("%d crashes:\n%s", n, w)
+	}
 }

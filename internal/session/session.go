@@ -31,6 +31,7 @@ type Request struct {
 	PerTurn   bool             // lend credentials only while a turn or an operation on the repository is under way
 	Agent     string           // "" means the Manager's default
 	Model     string           // "" means the agent's default
+	Release   string           // version of the agent; "" means that of Options.Releases, its image or its lock
 	Effort    string           // of the model, in the agent's words; "" means the agent's default
 	Prompt    string           // the first one; "" for none yet
 	Approval  agent.Approval   //

@@ -79,14 +79,15 @@ func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Reques
 	}
 	text, err := json.Marshal(struct {
 		Account, Agent, Model, Repo, Branch, Dir, Subdir, GitSecret, Image string
-		Effort, Approval                                                   string
+		Release, Effort, Approval                                          string
 		PerTurn                                                            bool
 		Author                                                             workspace.Author
 		MCP                                                                []byte
 		Sandbox                                                            spec.Request
-		Secrets                                                            []secret.Secret // a changed secret is another kind
-	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, s.Effort, string(s.Approval),
-		s.PerTurn,
+		// Secrets are there since a changed secret is another kind.
+		Secrets []secret.Secret
+	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, s.Release, s.Effort,
+		string(s.Approval), s.PerTurn,
 		s.Author, s.MCP, box, secrets})
 	if err != nil {
 		logf.Errorf(ctx, "the kind of a session: %v", err)

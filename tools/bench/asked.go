@@ -94,7 +94,7 @@ func benchAsked(ctx context.Context, l *lab, r *recorder) error {
 			if err != nil {
 				return nil, err
 			}
-			body, err := d.asked(ctx, model, made.ID)
+			body, err := d.asked(ctx, model, made.ID, 0)
 			took := ms(time.Since(begin))
 			if err = errors.Join(err, d.EndSession(context.WithoutCancel(ctx), made.ID)); err != nil {
 				return nil, err
@@ -110,13 +110,13 @@ func benchAsked(ctx context.Context, l *lab, r *recorder) error {
 		"ANTHROPIC_API_KEY="+askedKey)
 }
 
-// asked waits until the session's agent asks the model, and returns the request.
-func (d *daemon) asked(ctx context.Context, model *askedModel, id string) ([]byte, error) {
+// asked waits until the session's agent asks the model, and returns the request. after is the last known event.
+func (d *daemon) asked(ctx context.Context, model *askedModel, id string, after int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		for e, err := range d.Events(ctx, client.Follow{Stream: id}) {
+		for e, err := range d.Events(ctx, client.Follow{Stream: id, After: after}) {
 			if err != nil {
 				ended <- err
 				return

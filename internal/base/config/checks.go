@@ -83,6 +83,15 @@ func allowed(rules []string) string {
 
 var customPattern = pattern.New(`^[a-z0-9][a-z0-9-]{0,39}\.(command|install|env\.[A-Za-z_][A-Za-z0-9_]*)=`)
 
+func agentVersions(all []string) string {
+	for _, text := range all {
+		if name, version, _ := strings.Cut(text, "="); name == "" || version == "" {
+			return "write NAME=VERSION, such as claude=2.1.332"
+		}
+	}
+	return ""
+}
+
 func customAgents(all []string) string {
 	commands := map[string]bool{}
 	for _, text := range all {

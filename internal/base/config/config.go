@@ -174,7 +174,9 @@ type OIDC struct {
 type Agents struct {
 	Default string   // name of an agent, or a command that speaks ACP
 	Custom  []string // further agents, as NAME.FIELD=VALUE
-	Image   string   // of their sandboxes; name of an image or of a registry's image
+	// Versions are versions of built-in agents, as NAME=VERSION; the others are those of the image.
+	Versions []string
+	Image    string // of their sandboxes; name of an image or of a registry's image
 	// Spares is how many sessions of each kind in use are made ahead and wait for the next prompt; 0: none. SpareLife
 	// is how long they wait.
 	Spares    int

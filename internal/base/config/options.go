@@ -276,6 +276,9 @@ var options = []option{
 	opt("agents.custom",
 		"further agents that speak ACP, as NAME.FIELD=VALUE with the fields command, install and env.VARIABLE",
 		func(c *Config) *[]string { return &c.Agents.Custom }, customAgents),
+	opt("agents.versions",
+		"exact versions of built-in agents, as NAME=VERSION; they are installed into sandboxes",
+		func(c *Config) *[]string { return &c.Agents.Versions }, agentVersions),
 	opt("agents.image", "image of the sandboxes of sessions",
 		func(c *Config) *string { return &c.Agents.Image }, func(v string) string {
 			odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }

@@ -88,6 +88,9 @@ is read from standard input.`,
 	r.from.add(cmd, &r.req)
 	flags.StringVar(&r.req.Agent, "agent", "",
 		"agent, such as claude, codex or opencode, or a command that speaks ACP (default: claude)")
+	flags.StringVar(&r.req.AgentVersion, "agent-version", "",
+		"exact version of a built-in agent, which is installed into the sandbox (default: agents.versions of the "+
+			"configuration, else that of the image)")
 	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
 	r.options.add(cmd)

@@ -130,7 +130,8 @@ func Decode(data []byte) (in session.Request, err error) {
 		Identity:  req.Identity,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, BundleID: req.BundleID,
-		Continues: req.Continues, Agent: req.Agent, Model: req.Model, Effort: req.Effort, Prompt: req.Prompt,
+		Continues: req.Continues, Agent: req.Agent, Release: req.AgentVersion, Model: req.Model, Effort: req.Effort,
+		Prompt:   req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: records.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
@@ -287,7 +288,7 @@ func sessionOut(s records.Session) api.Session {
 	}
 	next := s.NextOptions()
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: next.Model, Effort: next.Effort,
+		ID: s.ID, Title: s.Title, Agent: s.Agent, AgentVersion: s.Release, Model: next.Model, Effort: next.Effort,
 		Approval: string(next.Approval), Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		Memory:    volumes.Memory(s.Repositories()[0]),

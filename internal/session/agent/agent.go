@@ -70,6 +70,10 @@ type Access struct {
 	Region string // of Bedrock
 }
 
+// ExitForgotten is the exit code of a program of Harvest's own whose agent cannot continue Setup.Conversation. It is
+// then started without it, and the prompt has the last messages.
+const ExitForgotten = 86
+
 // Provider is a provider of models, whose API a program speaks.
 type Provider string
 

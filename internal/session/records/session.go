@@ -45,6 +45,7 @@ type Session struct {
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
+	Release      string         `json:"release,omitempty"`      // version of the agent; "" means the default
 	Effort       string         `json:"effort,omitempty"`       // of the model; "" means the default
 	Approval     agent.Approval `json:"approval,omitempty"`
 	Limits       Limits         `json:"limits"`

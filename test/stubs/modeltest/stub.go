@@ -240,8 +240,8 @@ func (s *Stub) step(name string, at int) (Step, bool) {
 const Notified = "notified"
 
 // scriptName matches at the beginning of a prompt, or after Harvest's words about a continued
-// conversation or a crash.
-var scriptName = pattern.New(`(?:^|user's (?:next )?message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
+// conversation or a crash, or after the time that Copilot CLI puts before it.
+var scriptName = pattern.New(`(?:^|</current_datetime>\n\n|user's (?:next )?message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
 
 // place returns the script of the newest prompt, and the number of tool results since.
 func place(messages []message) (name string, at int) {

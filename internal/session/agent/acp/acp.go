@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -49,6 +50,8 @@ type Profile struct {
 	// Lock names the bridge's lock that installs the agent where it is missing, and Install is a shell script that does
 	// so; "" for neither.
 	Lock, Install string
+	// NPM is the package whose version can be chosen, with the version of Lock after "@"; "" for none.
+	NPM string
 	// Record is agent.Keeper's Kept; "" means that the agent has to be asked.
 	Record string
 }
@@ -58,6 +61,9 @@ const stopGrace = 20 * time.Second
 
 // Name implements agent.Agent.
 func (a Agent) Name() string { return a.ID }
+
+// Package implements release.Packaged.
+func (a Agent) Package() string { return a.NPM[:max(strings.LastIndex(a.NPM, "@"), 0)] }
 
 // Modelless reports that Harvest does not connect the agent with a model.
 func (a Agent) Modelless() bool { return a.Access == nil }

@@ -20,6 +20,9 @@ type Agent struct{}
 // Name implements agent.Agent.
 func (Agent) Name() string { return "claude" }
 
+// Package implements release.Packaged: the program for Linux on x86-64, as in the agent image.
+func (Agent) Package() string { return "@anthropic-ai/claude-code-linux-x64" }
+
 // modes maps approvals to the program's permission modes.
 var modes = map[agent.Approval]string{
 	agent.ApproveAll: "bypassPermissions", agent.ApproveEdits: "acceptEdits", agent.ApproveNone: "default",

@@ -57,6 +57,9 @@ type Notice struct {
 	MCP     []agent.MCP `json:"mcp,omitempty"`
 }
 
+// Package implements release.Packaged: the program for Linux on x86-64, as in the agent image.
+func (Agent) Package() string { return "opencode-linux-x64-baseline" }
+
 // Command implements agent.Agent. The configuration, with provider and MCP servers, is the user's or the directory's
 // opencode.json.
 func (Agent) Command(s agent.Setup) engine.Command {

@@ -68,7 +68,8 @@ func serve(ctx context.Context, o options, lock, script string, command []string
 			return 0
 		}
 		fmt.Fprintln(stderr, strings.TrimSpace(errors.Message(err)+"\n"+said))
-		if code := errors.ExitOf(err); code != 0 && (s.turn != nil || len(s.queue) > 0) {
+		code := errors.ExitOf(err)
+		if code == agent.ExitForgotten || code != 0 && (s.turn != nil || len(s.queue) > 0) {
 			return code
 		}
 		s.ends(err, said)

@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
+	"github.com/RelevanceAI/harvest/internal/session/agent/npm"
 )
 
 // agentMode makes this test's program an agent. Its value selects the behaviour.
@@ -486,7 +487,7 @@ func TestInstallFromLock(t *testing.T) {
 	program("node", "echo v20.20.2")
 	program("npm", `echo "$PWD" >> `+home+`/calls; mkdir -p node_modules/.bin
 		printf '#!/bin/sh\n' > node_modules/.bin/gemini; chmod +x node_modules/.bin/gemini`)
-	if _, err := os.Stat(imageNode); err == nil {
+	if _, err := os.Stat(npm.ImageNode); err == nil {
 		t.Skip("this machine has the image's Node.js")
 	}
 	var said []string

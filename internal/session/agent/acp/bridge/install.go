@@ -7,17 +7,15 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/session/agent/npm"
 )
 
 // locks has a package.json with exact versions and a package-lock.json with digests, and without addresses, for each
@@ -26,12 +24,7 @@ import (
 //go:embed locks
 var locks embed.FS
 
-const (
-	installTime = 15 * time.Minute
-	leastNode   = 22
-	// imageNode is Node.js in the agent image. The image's command "node" is another one if the project asks for it.
-	imageNode = "/opt/harvest/bin/node"
-)
+const installTime = 15 * time.Minute
 
 // program is an agent's command, with additions to its environment.
 type program struct {
@@ -59,7 +52,7 @@ func installed(ctx context.Context, command []string, lock, script string, say f
 			[]string{"PATH=" + os.Getenv("PATH") + ":" + bin}}, nil
 	case script != "":
 		say("installs " + programOf(command))
-		if err := execute(ctx, "", "/bin/sh", "-c", script); err != nil {
+		if err := npm.Run(ctx, "", "/bin/sh", "-c", script); err != nil {
 			return program{}, err
 		}
 	}
@@ -96,7 +89,7 @@ func installLock(ctx context.Context, name string, say func(string)) (dir string
 	if _, err := os.Stat(done); err == nil {
 		return dir, nil
 	}
-	if err := nodeFits(ctx); err != nil {
+	if err := npm.Fits(ctx); err != nil {
 		return "", err
 	}
 	say("installs " + packages(list) + " from the npm registry")
@@ -108,9 +101,8 @@ func installLock(ctx context.Context, name string, say func(string)) (dir string
 			return "", errors.Wrapf(err, "install %s", name)
 		}
 	}
-	if err := execute(ctx, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error",
-		"--no-update-notifier"); err != nil {
-		return "", errors.Remedy(err, "let the sandbox reach the npm registry, or use an image that has the agent")
+	if err := npm.Install(ctx, dir, "ci"); err != nil {
+		return "", err
 	}
 	return dir, errors.Wrapf(os.WriteFile(done, nil, 0o644), "install %s", name)
 }
@@ -126,35 +118,10 @@ func packages(list []byte) string {
 	return strings.Join(all, " and ")
 }
 
-// nodeFits returns an error unless Node.js is new enough.
-func nodeFits(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, node(), "--version")
-	cmd.Env = append(os.Environ(), "HARVEST_NODE=default")
-	out, err := cmd.Output()
-	version := strings.TrimPrefix(strings.TrimSpace(string(out)), "v")
-	major, _, _ := strings.Cut(version, ".")
-	if n, bad := strconv.Atoi(major); err == nil && bad == nil && n >= leastNode {
-		return nil
-	}
-	found := "there is none"
-	if err == nil {
-		found = "this is " + version
-	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "agents need Node.js %d or later, and %s", leastNode, found),
-		"use an image that has it, such as agent")
-}
-
-func node() string {
-	if _, err := os.Stat(imageNode); err == nil {
-		return imageNode
-	}
-	return "node"
-}
-
 // withNode returns a command whose script runs with the image's Node.js, not with the one of the project.
 func withNode(command []string) []string {
 	path, err := exec.LookPath(command[0])
-	if err != nil || node() != imageNode {
+	if err != nil || npm.Node() != npm.ImageNode {
 		return command
 	}
 	f, err := os.Open(path)
@@ -164,23 +131,7 @@ func withNode(command []string) []string {
 	defer f.Close()
 	first, _ := bufio.NewReader(io.LimitReader(f, 256)).ReadString('\n')
 	if strings.HasPrefix(first, "#!") && strings.HasSuffix(strings.TrimSpace(first), "env node") {
-		return append([]string{imageNode, path}, command[1:]...)
+		return append([]string{npm.ImageNode, path}, command[1:]...)
 	}
 	return command
-}
-
-// execute runs a program in a process group of its own; an error has the end of its output.
-func execute(ctx context.Context, dir, name string, args ...string) error {
-	var out tail
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &out, &out, drainTime
-	cmd.Env = append(os.Environ(), "HARVEST_NODE=default")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(fmt.Sprintf("%v: %s", err, out.String()))
-		return errors.Explainf(errors.Errorf("%s: %v", name, err), errors.Unavailable,
-			"the agent could not be installed: %s", said)
-	}
-	return nil
 }

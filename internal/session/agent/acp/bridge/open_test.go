@@ -195,17 +195,17 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestContinue checks that the session is resumed where the agent can, else loaded; and that a new one is begun and
-// reported if the agent knows neither way, or not the conversation.
+// TestContinue checks that the session is resumed where the agent can, else loaded; and that the bridge ends with
+// ExitForgotten if the agent knows neither way, or not the conversation, or repeats nothing of it.
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	const resume, load = `"sessionCapabilities":{"resume":{}},`, `"loadSession":true,`
-	for _, c := range []struct{ offers, answer, want, notice string }{
-		{resume + load, `{}`, "session/resume", ""},
-		{load, `{}`, "session/load", "not_replayed"},
-		{"", "", "session/new", "not_resumed"},
-		{load, `{"code":-32002,"message":"gone"}`, "session/new", "not_resumed"},
-		{resume, `{"code":-32603,"message":"gone"}`, "session/new", "not_resumed"},
+	for _, c := range []struct{ offers, answer, want string }{
+		{resume + load, `{}`, ""},
+		{load, `{}`, "it repeats nothing"},
+		{"", "", "no way"},
+		{load, `{"code":-32002,"message":"gone"}`, "gone"},
+		{resume, `{"code":-32603,"message":"gone"}`, "gone"},
 	} {
 		p := newPlayer(t, options{session: "old"})
 		p.reply("initialize", `{"protocolVersion":1,"agentCapabilities":{`+c.offers+`"x":1}}`)
@@ -218,17 +218,17 @@ func TestContinue(t *testing.T) {
 				p.reply(method, c.answer)
 			}
 		}
-		last := p.sent[len(p.sent)-1].Method
-		if last == "session/new" {
-			p.reply("session/new", `{"sessionId":"s"}`)
-		}
 		p.wait(p.clock.Add(time.Minute))
-		var reason string
-		if notices := p.of(agent.Notice); len(notices) > 0 {
-			reason = notices[0].Reason
+		if c.want == "" {
+			if p.s.over != nil || p.last().Type != agent.Ready {
+				t.Errorf("%+v: %v, %+v", c, p.s.over, p.events)
+			}
+			continue
 		}
-		if last != c.want || reason != c.notice || p.last().Type != agent.Ready {
-			t.Errorf("%+v: %s, %q, %+v", c, last, reason, p.events)
+		notices := p.of(agent.Notice)
+		if errors.ExitOf(p.s.over) != agent.ExitForgotten || len(notices) != 1 || notices[0].Reason != "not_resumed" ||
+			!strings.Contains(notices[0].Text, c.want) {
+			t.Errorf("%+v: %v, %+v", c, p.s.over, p.events)
 		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 	initTime   = 90 * time.Second // until initialize is answered: on a busy machine, the slowest agents need 20 s
 	openTime   = 3 * time.Minute  // until a session is open
 	optionTime = 30 * time.Second // until an option is set
-	replayTime = 3 * time.Second  // until the replay of a loaded session begins
+	replayTime = 10 * time.Second // until the replay of a loaded session begins
 	quietTime  = time.Second      // without an update, after which the replay has ended
 	cancelTime = 10 * time.Second // until a cancelled prompt is answered
 	firstWord  = 30 * time.Second // of silence, until the first report of it; each further report takes twice as long
@@ -232,6 +232,13 @@ func (s *session) initialized(result json.RawMessage, f *failure) {
 	s.open()
 }
 
+// forgotten ends the bridge since the agent cannot continue the conversation: Harvest knows the last messages.
+func (s *session) forgotten(why string) {
+	s.notice("not_resumed", "%s cannot continue the conversation: %s", s.name, why)
+	s.over = errors.Exit(errors.Newf(errors.NotFound, "the conversation cannot be continued: %s", why),
+		agent.ExitForgotten)
+}
+
 // open opens the session, and prefers the way that repeats nothing.
 func (s *session) open() {
 	params := map[string]any{"cwd": s.dir, "mcpServers": s.servers.params()}
@@ -244,16 +251,15 @@ func (s *session) open() {
 	case s.offers.Capabilities.LoadSession:
 		method, s.loading = "session/load", true
 	default:
-		s.notice("not_resumed", "%s cannot continue a conversation: it starts a new one", s.name)
+		s.forgotten("it offers no way to do so")
+		return
 	}
 	if method != "session/new" {
 		params["sessionId"] = s.session
 	}
 	s.call(method, params, openTime, func(result json.RawMessage, f *failure) {
 		if f != nil && f.code() != authRequired && method != "session/new" {
-			s.notice("not_resumed", "%s cannot continue the conversation: %s. It starts a new one", s.name, f.text())
-			s.session, s.loading = "", false
-			s.open()
+			s.forgotten(f.text())
 			return
 		}
 		if f != nil {
@@ -313,7 +319,8 @@ func (s *session) opened(result json.RawMessage) {
 	}
 	s.after("replay", limit, func() {
 		if s.loading = false; s.loaded == 0 {
-			s.notice("not_replayed", "%s says that it continues the conversation, but repeats nothing of it", s.name)
+			s.forgotten("it says that it does, but it repeats nothing")
+			return
 		}
 		s.configure(o)
 	})
