@@ -23,6 +23,7 @@ type real struct {
 	name, base, path, key string
 	models                [2]string
 	inImage               bool // not installed
+	forgets               bool // at times, it does not find its own record of a conversation
 }
 
 func (r real) prepare(t *testing.T, h *host.Host, stub *modeltest.Stub) []string {
@@ -48,30 +49,33 @@ func (r real) call(command string) modeltest.Step {
 
 // The agents.
 func TestRealOpenCode(t *testing.T) {
-	testReal(t, real{"opencode-acp", "ANTHROPIC_BASE_URL", "", "ANTHROPIC_API_KEY",
-		[2]string{"anthropic/claude-haiku-4-5", "anthropic/claude-opus-4-6"}, true})
+	testReal(t, real{name: "opencode-acp", base: "ANTHROPIC_BASE_URL", key: "ANTHROPIC_API_KEY",
+		models: [2]string{"anthropic/claude-haiku-4-5", "anthropic/claude-opus-4-6"}, inImage: true})
 }
 
 func TestRealClaude(t *testing.T) {
-	testReal(t, real{"claude-acp", "ANTHROPIC_BASE_URL", "", "ANTHROPIC_API_KEY", [2]string{"haiku", "opus"}, false})
+	testReal(t, real{name: "claude-acp", base: "ANTHROPIC_BASE_URL", key: "ANTHROPIC_API_KEY",
+		models: [2]string{"haiku", "opus"}})
 }
 
 func TestRealCodex(t *testing.T) {
-	testReal(t, real{"codex", "OPENAI_BASE_URL", "/v1", "OPENAI_API_KEY", [2]string{"gpt-6.2-sol", "gpt-6.1-sol"},
-		false})
+	testReal(t, real{name: "codex", base: "OPENAI_BASE_URL", path: "/v1", key: "OPENAI_API_KEY",
+		models: [2]string{"gpt-6.2-sol", "gpt-6.1-sol"}})
 }
 
 func TestRealGemini(t *testing.T) {
-	testReal(t, real{"gemini", "GOOGLE_GEMINI_BASE_URL", "", "GEMINI_API_KEY",
-		[2]string{"gemini-3.8-flash", "gemini-3.1-pro"}, false})
+	testReal(t, real{name: "gemini", base: "GOOGLE_GEMINI_BASE_URL", key: "GEMINI_API_KEY",
+		models: [2]string{"gemini-3.8-flash", "gemini-3.1-pro"}, forgets: true})
 }
 
 func TestRealQwen(t *testing.T) {
-	testReal(t, real{"qwen", "OPENAI_BASE_URL", "/v1", "OPENAI_API_KEY", [2]string{"gpt-5.5", "gpt-6.2-sol"}, false})
+	testReal(t, real{name: "qwen", base: "OPENAI_BASE_URL", path: "/v1", key: "OPENAI_API_KEY",
+		models: [2]string{"gpt-5.5", "gpt-6.2-sol"}})
 }
 
 func TestRealCopilot(t *testing.T) {
-	testReal(t, real{"copilot", "OPENAI_BASE_URL", "/v1", "OPENAI_API_KEY", [2]string{"gpt-5.5", "gpt-6.2-sol"}, false})
+	testReal(t, real{name: "copilot", base: "OPENAI_BASE_URL", path: "/v1", key: "OPENAI_API_KEY",
+		models: [2]string{"gpt-5.5", "gpt-6.2-sol"}})
 }
 
 // facts are what a run has shown of an agent; docs/agents.md shows them.
@@ -125,6 +129,9 @@ func testReal(t *testing.T, a real) {
 	r.changed()
 	r.broken()
 	r.continued()
+	if a.forgets {
+		r.Continue = "its record, or the last messages"
+	}
 	r.record()
 }
 
