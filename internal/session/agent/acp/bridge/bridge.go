@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 )
@@ -167,9 +168,9 @@ func requests(stdin io.Reader) <-chan acp.Request {
 	out := make(chan acp.Request)
 	go func() {
 		defer close(out)
-		readLines(bufio.NewReader(stdin), maxLine, func(in input) {
+		jsonrpc.ReadLines(bufio.NewReader(stdin), jsonrpc.MaxLine, func(in jsonrpc.Line) {
 			var r acp.Request
-			if json.Unmarshal(in.text, &r) == nil && r.Op != "" {
+			if json.Unmarshal(in.Text, &r) == nil && r.Op != "" {
 				out <- r
 			}
 		})

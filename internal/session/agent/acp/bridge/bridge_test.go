@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
@@ -56,9 +57,9 @@ func act(mode string) int {
 		sleep()
 	}
 	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, maxLine)
+	lines.Buffer(nil, jsonrpc.MaxLine)
 	for lines.Scan() {
-		m, _ := parse(lines.Bytes())
+		m, _ := jsonrpc.Parse(lines.Bytes())
 		respond(m, mode)
 		if mode == "leaves" {
 			return 0
@@ -84,7 +85,7 @@ func startSleep(session bool) int {
 	return cmd.Process.Pid
 }
 
-func respond(m message, mode string) {
+func respond(m jsonrpc.Message, mode string) {
 	result := `{}`
 	switch m.Method {
 	case "initialize":
@@ -180,7 +181,7 @@ func start(t *testing.T, mode string, args ...string) *bridgeRun {
 	go func() {
 		defer close(r.lines)
 		lines := bufio.NewScanner(out)
-		lines.Buffer(nil, maxLine)
+		lines.Buffer(nil, jsonrpc.MaxLine)
 		for lines.Scan() {
 			var l acp.Line
 			_ = json.Unmarshal(lines.Bytes(), &l)
@@ -413,23 +414,6 @@ func TestServers(t *testing.T) {
 	want := map[string]string{"runs": "connected", "ends": "ended", "missing": "missing", "ignored": "ignored",
 		"remote": "ignored"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// TestReadLines checks that only the content of a line that is too long is lost.
-func TestReadLines(t *testing.T) {
-	t.Parallel()
-	var got []string
-	long := strings.Repeat("x", 200<<10)
-	readLines(strings.NewReader("a\n"+long+"\n\n b \r\n"+long[:100]+"\n"+long), 100<<10, func(in input) {
-		if in.cut {
-			got = append(got, "cut")
-			return
-		}
-		got = append(got, fmt.Sprint(len(in.text), " ", in.cut))
-	})
-	if diff := cmp.Diff([]string{"1 false", "cut", "1 false", "100 false", "cut"}, got); diff != "" {
 		t.Error(diff)
 	}
 }

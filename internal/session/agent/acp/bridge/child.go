@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 )
 
 const (
@@ -26,9 +27,9 @@ const (
 // child is the agent's process.
 type child struct {
 	cmd    *exec.Cmd
-	lines  chan input    // closed at the end of the output
-	ended  chan struct{} // closed when the process has ended
-	failed error         // how it ended; valid after ended
+	lines  chan jsonrpc.Line // closed at the end of the output
+	ended  chan struct{}     // closed when the process has ended
+	failed error             // how it ended; valid after ended
 	tail   tail
 	stdin  *os.File
 	output *os.File
@@ -50,7 +51,7 @@ func startChild(ctx context.Context, p program, dir string) (*child, error) {
 		return nil, errors.Join(errors.Wrapf(err, "pipe"), stdin.Close())
 	}
 	defer stdout.Close()
-	c := &child{cmd: exec.CommandContext(ctx, p.args[0], p.args[1:]...), lines: make(chan input, 64),
+	c := &child{cmd: exec.CommandContext(ctx, p.args[0], p.args[1:]...), lines: make(chan jsonrpc.Line, 64),
 		ended: make(chan struct{}), stdin: stdin, output: output, wake: make(chan struct{}, 1)}
 	c.cmd.Env = append(os.Environ(), p.env...)
 	c.cmd.Dir, c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = dir, inside, stdout, &c.tail
@@ -63,7 +64,7 @@ func startChild(ctx context.Context, p program, dir string) (*child, error) {
 	}
 	go c.wait()
 	go func() {
-		readLines(output, maxLine, func(in input) { c.lines <- in })
+		jsonrpc.ReadLines(output, jsonrpc.MaxLine, func(in jsonrpc.Line) { c.lines <- in })
 		close(c.lines)
 	}()
 	go c.feed()

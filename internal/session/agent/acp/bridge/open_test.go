@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
@@ -84,7 +85,7 @@ func TestMode(t *testing.T) {
 		var got []string
 		for _, m := range p.sent {
 			var params struct{ ModeID, Value string }
-			decode(m.Params, &params)
+			jsonrpc.Decode(m.Params, &params)
 			if strings.HasPrefix(m.Method, "session/set_") {
 				got = append(got, params.ModeID+params.Value)
 			}
@@ -108,7 +109,7 @@ func TestModeRefused(t *testing.T) {
 	p := newPlayer(t, options{approval: agent.ApproveNone})
 	p.reply("initialize", `{"protocolVersion":1}`)
 	opened, _ := p.take("session/new")
-	p.s.read(input{text: []byte(`{"id":` + string(opened.ID) + `,"result":{"sessionId":"s","modes":{` +
+	p.s.read(jsonrpc.Line{Text: []byte(`{"id":` + string(opened.ID) + `,"result":{"sessionId":"s","modes":{` +
 		`"currentModeId":"x","availableModes":[{"id":"default"}]}}}`)})
 	p.reply("session/set_mode", `{"code":-32603,"message":"no"}`)
 	if notices := p.of(agent.Notice); len(notices) != 1 || notices[0].Reason != "mode" {
@@ -277,8 +278,8 @@ func TestEffort(t *testing.T) {
 	} {
 		p := newPlayer(t, options{model: c.model, effort: "high"})
 		p.reply("initialize", `{"protocolVersion":1}`)
-		answer := func(m message, options string) {
-			p.s.read(input{text: []byte(`{"id":` + string(m.ID) + `,"result":{"sessionId":"s","configOptions":` +
+		answer := func(m jsonrpc.Message, options string) {
+			p.s.read(jsonrpc.Line{Text: []byte(`{"id":` + string(m.ID) + `,"result":{"sessionId":"s","configOptions":` +
 				options +
 				`}}`)})
 		}
@@ -288,7 +289,7 @@ func TestEffort(t *testing.T) {
 		for m, ok := p.take("session/set_config_option"); ok; m, ok = p.take("session/set_config_option") {
 			answer(m, cmp.Or(c.changed, `[]`))
 			var params struct{ ConfigID, Value string }
-			decode(m.Params, &params)
+			jsonrpc.Decode(m.Params, &params)
 			set = append(set, params.ConfigID+"="+params.Value)
 		}
 		if got := strings.Join(set, " "); got != c.set || p.last().Type != agent.Ready {

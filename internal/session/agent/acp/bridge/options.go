@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
@@ -51,7 +52,7 @@ type value struct {
 
 // current returns the current value; "" unless it is a text.
 func (o option) current() (text string) {
-	decode(o.Current, &text)
+	jsonrpc.Decode(o.Current, &text)
 	return text
 }
 
@@ -90,7 +91,7 @@ func (s *session) configure(o opened) {
 		var now struct {
 			Options []option `json:"configOptions"` // efforts depend on the model
 		}
-		if decode(result, &now); len(now.Options) > 0 {
+		if jsonrpc.Decode(result, &now); len(now.Options) > 0 {
 			o.Options = now.Options
 		}
 	}
@@ -105,10 +106,10 @@ func (s *session) apply(steps []setting, done func()) {
 	}
 	step := steps[0]
 	step.params["sessionId"] = s.id
-	s.call(step.method, step.params, optionTime, func(result json.RawMessage, f *failure) {
+	s.call(step.method, step.params, optionTime, func(result json.RawMessage, f *jsonrpc.Failure) {
 		switch {
 		case f != nil:
-			step.failed(f.text())
+			step.failed(f.Text())
 		case step.answered != nil:
 			step.answered(result)
 		}

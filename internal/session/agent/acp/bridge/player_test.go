@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 	"github.com/RelevanceAI/harvest/internal/session/agent/agenttest"
@@ -19,8 +20,8 @@ type player struct {
 	conv   agent.Conversation
 	clock  time.Time
 	begun  time.Time
-	outbox []message                  // requests of the session that the transcript has not reached
-	sent   []message                  // all messages of the session
+	outbox []jsonrpc.Message          // requests of the session that the transcript has not reached
+	sent   []jsonrpc.Message          // all messages of the session
 	ids    map[string]json.RawMessage // of the session's requests, by the ID in the transcript
 	events []agent.Event
 }
@@ -46,7 +47,7 @@ func newPlayer(t *testing.T, o options) *player {
 	p.s = newSession(o)
 	p.s.now = func() time.Time { return p.clock }
 	p.s.write = func(line []byte) {
-		var m message
+		var m jsonrpc.Message
 		if err := json.Unmarshal(line, &m); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
@@ -65,7 +66,7 @@ func newPlayer(t *testing.T, o options) *player {
 
 // feed gives the session a message of the agent.
 func (p *player) feed(text string) {
-	p.s.read(input{text: []byte(text)})
+	p.s.read(jsonrpc.Line{Text: []byte(text)})
 	p.options()
 }
 
@@ -75,7 +76,7 @@ func (p *player) options() {
 		if m := p.outbox[i]; strings.HasPrefix(m.Method, "session/set_") {
 			p.outbox = append(p.outbox[:i:i], p.outbox[i+1:]...)
 			i = -1
-			p.s.read(input{text: []byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{}}`)})
+			p.s.read(jsonrpc.Line{Text: []byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{}}`)})
 		}
 	}
 }
@@ -93,21 +94,21 @@ func (p *player) wait(until time.Time) {
 }
 
 // take returns the next request of the session with a method.
-func (p *player) take(method string) (message, bool) {
+func (p *player) take(method string) (jsonrpc.Message, bool) {
 	for i, m := range p.outbox {
 		if m.Method == method {
 			p.outbox = append(p.outbox[:i:i], p.outbox[i+1:]...)
 			return m, true
 		}
 	}
-	return message{}, false
+	return jsonrpc.Message{}, false
 }
 
 // play plays a transcript.
 func (p *player) play(transcript []byte) {
 	for line := range bytes.Lines(transcript) {
 		var e entry
-		var m message
+		var m jsonrpc.Message
 		if err := json.Unmarshal(line, &e); err != nil {
 			p.t.Fatal(err)
 		}
@@ -131,7 +132,7 @@ func (p *player) play(transcript []byte) {
 }
 
 // client makes the session do what the recorded client did, unless the session never does that.
-func (p *player) client(m message) {
+func (p *player) client(m jsonrpc.Message) {
 	switch m.Method {
 	case "initialize", "session/new", "session/load", "session/resume":
 		if sent, ok := p.take(m.Method); ok {
@@ -158,13 +159,13 @@ func (p *player) client(m message) {
 }
 
 // answer answers the open question as the recorded client did.
-func (p *player) answer(m message) {
+func (p *player) answer(m jsonrpc.Message) {
 	for id, q := range p.s.questions {
 		if string(q.request) != string(m.ID) {
 			continue
 		}
 		var r struct{ Outcome struct{ OptionID string } }
-		decode(m.Result, &r)
+		jsonrpc.Decode(m.Result, &r)
 		a := agent.Answer{}
 		for _, o := range q.options {
 			if o.ID == r.Outcome.OptionID {
@@ -182,7 +183,7 @@ func (p *player) answer(m message) {
 }
 
 // agent gives the session a message of the recorded agent.
-func (p *player) agent(m message, raw json.RawMessage) {
+func (p *player) agent(m jsonrpc.Message, raw json.RawMessage) {
 	if m.Method != "" {
 		p.feed(string(raw))
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 )
@@ -25,14 +26,14 @@ type permission struct {
 var cancelled = map[string]any{"outcome": map[string]string{"outcome": "cancelled"}}
 
 // ask handles a request for permission. Its tool call may not have been reported before.
-func (s *session) ask(m message) {
+func (s *session) ask(m jsonrpc.Message) {
 	var p struct {
 		Tool    toolUpdate   `json:"toolCall"`
 		Options []permission `json:"options"`
 	}
-	decode(m.Params, &p)
+	jsonrpc.Decode(m.Params, &p)
 	if s.turn == nil || s.turn.interrupted {
-		s.write(newAnswer(m.ID, cancelled))
+		s.write(jsonrpc.NewAnswer(m.ID, cancelled))
 		return
 	}
 	if p.Tool.ToolCall == "" {
@@ -40,13 +41,13 @@ func (s *session) ask(m message) {
 	}
 	t := s.callOf(p.Tool, "")
 	if t == nil { // the tool call has ended
-		s.write(newAnswer(m.ID, cancelled))
+		s.write(jsonrpc.NewAnswer(m.ID, cancelled))
 		return
 	}
 	s.startTool(t)
 	q := &question{request: m.ID, options: p.Options, tool: t}
 	if s.approval == agent.ApproveEdits && t.kind == "edit" { // some agents have no mode for it
-		s.write(newAnswer(q.request, q.outcome(agent.Answer{Allow: true})))
+		s.write(jsonrpc.NewAnswer(q.request, q.outcome(agent.Answer{Allow: true})))
 		return
 	}
 	id := s.newID()
@@ -64,7 +65,7 @@ func (s *session) reply(r acp.Request) {
 	if !r.Answer.Allow {
 		q.tool.denied, s.turn.rejected, s.turn.said = true, true, ""
 	}
-	s.write(newAnswer(q.request, q.outcome(*r.Answer)))
+	s.write(jsonrpc.NewAnswer(q.request, q.outcome(*r.Answer)))
 	s.hear()
 }
 
@@ -91,7 +92,7 @@ func (s *session) withdraw(params json.RawMessage) {
 	var p struct {
 		Request json.RawMessage `json:"requestId"`
 	}
-	decode(params, &p)
+	jsonrpc.Decode(params, &p)
 	for id, q := range s.questions {
 		if string(q.request) == string(p.Request) {
 			s.close(id)
@@ -107,7 +108,7 @@ func (s *session) closeQuestions() {
 }
 
 func (s *session) close(id string) {
-	s.write(newAnswer(s.questions[id].request, cancelled))
+	s.write(jsonrpc.NewAnswer(s.questions[id].request, cancelled))
 	delete(s.questions, id)
 	s.event(agent.Event{Type: agent.Withdrawn, ID: id})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 )
@@ -23,6 +24,9 @@ const (
 	cancelTime = 10 * time.Second // until a cancelled prompt is answered
 	firstWord  = 30 * time.Second // of silence, until the first report of it; each further report takes twice as long
 )
+
+// maxRaw is the number of bytes of an unrecognized line that become an event.
+const maxRaw = 4 << 10
 
 // version is the version of the protocol. If a client offers a higher number, some agents speak a draft.
 const version = 1
@@ -41,7 +45,7 @@ type session struct {
 	print func(acp.Line) // prints a line for Harvest
 
 	calls   int
-	pending map[string]func(*message) // waits for an answer, by the ID of the request
+	pending map[string]func(*jsonrpc.Message) // waits for an answer, by the ID of the request
 	timers  map[string]timer
 
 	quirks  quirks
@@ -96,7 +100,7 @@ type offers struct {
 }
 
 func newSession(o options) *session {
-	return &session{options: o, now: time.Now, pending: map[string]func(*message){}, timers: map[string]timer{},
+	return &session{options: o, now: time.Now, pending: map[string]func(*jsonrpc.Message){}, timers: map[string]timer{},
 		ended: map[string]bool{}, questions: map[string]*question{}, warned: map[string]bool{}}
 }
 
@@ -142,12 +146,12 @@ func (s *session) notice(reason, format string, args ...any) {
 }
 
 // call sends a request. limit is the time until the answer; 0 means any. After it, the bridge ends.
-func (s *session) call(method string, params any, limit time.Duration, then func(json.RawMessage, *failure)) {
+func (s *session) call(method string, params any, limit time.Duration, then func(json.RawMessage, *jsonrpc.Failure)) {
 	id := strconv.Itoa(s.calls)
 	s.calls++
-	s.pending[id] = func(m *message) {
+	s.pending[id] = func(m *jsonrpc.Message) {
 		s.stop("call " + id)
-		if f, failed := m.failed(); failed {
+		if f, failed := m.Failed(); failed {
 			then(nil, &f)
 			return
 		}
@@ -158,22 +162,22 @@ func (s *session) call(method string, params any, limit time.Duration, then func
 			s.fail(errors.Newf(errors.Timeout, "%s did not answer %s within %s", s.name, method, limit))
 		})
 	}
-	s.write(newRequest(json.RawMessage(id), method, params))
+	s.write(jsonrpc.NewRequest(json.RawMessage(id), method, params))
 }
 
 // read handles a line of the agent.
-func (s *session) read(in input) {
+func (s *session) read(in jsonrpc.Line) {
 	if s.turn != nil {
 		s.hear()
 	}
-	if in.cut {
-		s.notice("line_lost", "a line of %s has more than %d MB: it is lost", s.name, maxLine>>20)
+	if in.Cut {
+		s.notice("line_lost", "a line of %s has more than %d MB: it is lost", s.name, jsonrpc.MaxLine>>20)
 		return
 	}
-	m, ok := parse(in.text)
+	m, ok := jsonrpc.Parse(in.Text)
 	switch {
 	case !ok:
-		s.other(in.text)
+		s.other(in.Text)
 	case m.Method == "":
 		id := strings.Trim(string(m.ID), `"`)
 		if then := s.pending[id]; then != nil {
@@ -183,7 +187,7 @@ func (s *session) read(in input) {
 	case len(m.ID) > 0 && m.Method == "session/request_permission":
 		s.ask(m)
 	case len(m.ID) > 0:
-		s.write(newError(m.ID, methodNotFound, "Method not found"))
+		s.write(jsonrpc.NewError(m.ID, jsonrpc.MethodNotFound, "Method not found"))
 	case m.Method == "session/update":
 		s.update(m.Params)
 	case m.Method == "$/cancel_request":
@@ -216,12 +220,12 @@ func (s *session) start() {
 		"clientInfo": map[string]string{"name": "harvest", "version": "1"}}, initTime, s.initialized)
 }
 
-func (s *session) initialized(result json.RawMessage, f *failure) {
+func (s *session) initialized(result json.RawMessage, f *jsonrpc.Failure) {
 	if f != nil {
 		s.refused("initialize", f)
 		return
 	}
-	decode(result, &s.offers)
+	jsonrpc.Decode(result, &s.offers)
 	if got := string(s.offers.Version); got != strconv.Itoa(version) {
 		s.fail(errors.Newf(errors.Invalid, "%s speaks version %.20s of the Agent Client Protocol, Harvest speaks %d",
 			s.name, got, version))
@@ -257,9 +261,9 @@ func (s *session) open() {
 	if method != "session/new" {
 		params["sessionId"] = s.session
 	}
-	s.call(method, params, openTime, func(result json.RawMessage, f *failure) {
-		if f != nil && f.code() != authRequired && method != "session/new" {
-			s.forgotten(f.text())
+	s.call(method, params, openTime, func(result json.RawMessage, f *jsonrpc.Failure) {
+		if f != nil && !f.Is(jsonrpc.AuthRequired) && method != "session/new" {
+			s.forgotten(f.Text())
 			return
 		}
 		if f != nil {
@@ -271,16 +275,16 @@ func (s *session) open() {
 }
 
 // refused ends the bridge because the agent refuses to start.
-func (s *session) refused(method string, f *failure) {
-	if f.code() == authRequired {
+func (s *session) refused(method string, f *jsonrpc.Failure) {
+	if f.Is(jsonrpc.AuthRequired) {
 		s.fail(errors.Newf(errors.Denied, "%s", s.login(f)))
 		return
 	}
-	s.fail(errors.Newf(errors.Unavailable, "%s refused %s: %s", s.name, method, f.text()))
+	s.fail(errors.Newf(errors.Unavailable, "%s refused %s: %s", s.name, method, f.Text()))
 }
 
 // login says how to log in, in the agent's own words.
-func (s *session) login(f *failure) string {
+func (s *session) login(f *jsonrpc.Failure) string {
 	var ways []string
 	for _, m := range s.offers.Auth {
 		way := m.Name
@@ -290,7 +294,7 @@ func (s *session) login(f *failure) string {
 		ways = append(ways, way)
 	}
 	if len(ways) == 0 {
-		return fmt.Sprintf("log in: %s has no credentials (%s)", s.name, f.text())
+		return fmt.Sprintf("log in: %s has no credentials (%s)", s.name, f.Text())
 	}
 	return "log in: " + strings.Join(ways, "; or ")
 }
@@ -298,7 +302,7 @@ func (s *session) login(f *failure) string {
 // opened continues when the session is open. After a load, the agent may still repeat the conversation.
 func (s *session) opened(result json.RawMessage) {
 	var o opened
-	decode(result, &o)
+	jsonrpc.Decode(result, &o)
 	s.startup = strings.TrimSpace(o.Meta.Pi.Startup)
 	if s.id = s.session; o.Session != "" {
 		s.id = o.Session

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 )
@@ -139,7 +140,7 @@ func TestUnknownRequests(t *testing.T) {
 		"elicitation/create", "x"} {
 		p.feed(`{"jsonrpc":"2.0","id":"` + method + `","method":"` + method + `","params":{}}`)
 		sent := p.sent[len(p.sent)-1]
-		if f, failed := sent.failed(); !failed || f.code() != "-32601" || string(sent.ID) != `"`+method+`"` {
+		if f, failed := sent.Failed(); !failed || f.Number() != "-32601" || string(sent.ID) != `"`+method+`"` {
 			t.Errorf("%s: %+v", method, sent)
 		}
 	}
@@ -402,7 +403,7 @@ func TestLines(t *testing.T) {
 	if len(p.events) != before+2 {
 		t.Errorf("%+v", p.events[before:])
 	}
-	p.s.read(input{cut: true})
+	p.s.read(jsonrpc.Line{Cut: true})
 	if e := p.last(); e.Type != agent.Notice || e.Reason != "line_lost" {
 		t.Errorf("%+v", e)
 	}
@@ -557,7 +558,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p := openAgent(t, options{dir: "/"}, "some", `{"sessionId":"s"}`)
 		p.prompt("p")
-		readLines(strings.NewReader(string(text)), 1<<20, func(in input) { p.s.read(in) })
+		jsonrpc.ReadLines(strings.NewReader(string(text)), 1<<20, func(in jsonrpc.Line) { p.s.read(in) })
 		p.s.handle(acp.Request{Op: "interrupt"})
 		p.wait(p.clock.Add(time.Hour))
 		for _, e := range p.events {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
@@ -91,7 +92,7 @@ func (s *session) callOf(u toolUpdate, name string) *tool {
 	}
 	t.name, t.kind, t.title = cmp.Or(u.Name, name, t.name), cmp.Or(u.ToolKind, t.kind), cmp.Or(u.Title, t.title)
 	var fields map[string]json.RawMessage
-	if decode(u.RawInput, &fields) && len(fields) > 0 {
+	if jsonrpc.Decode(u.RawInput, &fields) && len(fields) > 0 {
 		t.input = u.RawInput
 	}
 	if t.kind == "edit" {
@@ -123,7 +124,7 @@ func (t *tool) called() string { return cmp.Or(t.shown, t.name, t.kind, t.title,
 // complete reports whether the input is known: the first report of a command may lack it.
 func (t *tool) complete() bool {
 	var fields map[string]json.RawMessage
-	decode(t.input, &fields)
+	jsonrpc.Decode(t.input, &fields)
 	return len(fields) > 0 && (t.kind != "execute" || fields["command"] != nil)
 }
 
@@ -136,7 +137,7 @@ func (t *tool) arguments() json.RawMessage {
 	if t.kind == "execute" {
 		key = "command"
 	}
-	return json.RawMessage(strings.TrimSpace(string(encode(map[string]string{key: t.title}))))
+	return json.RawMessage(strings.TrimSpace(string(jsonrpc.Encode(map[string]string{key: t.title}))))
 }
 
 func (s *session) startTool(t *tool) {
@@ -183,13 +184,13 @@ func (s *session) contentOf(t *tool, content json.RawMessage) string {
 		Path    string          `json:"path"`
 		Old     *string         `json:"oldText"`
 	}
-	decode(content, &all)
+	jsonrpc.Decode(content, &all)
 	var texts []string
 	for _, c := range all {
 		var block struct{ Text string }
 		switch c.Type {
 		case "content":
-			decode(c.Content, &block)
+			jsonrpc.Decode(c.Content, &block)
 			texts = append(texts, block.Text)
 		case "diff":
 			t.change(c.Path, c.Old == nil)
@@ -211,14 +212,14 @@ func outputOf(raw json.RawMessage) string {
 		Error   string
 		Result  json.RawMessage
 	}
-	if !decode(raw, &fields) {
+	if !jsonrpc.Decode(raw, &fields) {
 		return ""
 	}
 	if json.Unmarshal(fields.Content, &text) == nil && text != "" {
 		return text
 	}
 	var blocks []struct{ Text string }
-	decode(fields.Content, &blocks)
+	jsonrpc.Decode(fields.Content, &blocks)
 	var texts []string
 	for _, b := range blocks {
 		texts = append(texts, b.Text)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/acp"
 )
@@ -97,7 +98,7 @@ func (s *session) interrupt() {
 	}
 	s.turn.interrupted = true
 	s.closeQuestions()
-	s.write(newRequest(nil, "session/cancel", map[string]any{"sessionId": s.id}))
+	s.write(jsonrpc.NewRequest(nil, "session/cancel", map[string]any{"sessionId": s.id}))
 	s.after("cancel", cancelTime, func() { // the turn ends when the process has ended
 		s.fail(errors.Newf(errors.Timeout, "%s did not end its turn within %s after the cancel", s.name, cancelTime))
 	})
@@ -126,24 +127,24 @@ type usage struct {
 }
 
 // answered ends the turn. The reason "end_turn" is no proof that the model has succeeded.
-func (s *session) answered(result json.RawMessage, f *failure) {
+func (s *session) answered(result json.RawMessage, f *jsonrpc.Failure) {
 	t := s.turn
 	if t == nil {
 		return // it was given up
 	}
 	var a answer
-	decode(result, &a)
+	jsonrpc.Decode(result, &a)
 	s.endMessage()
 	e := agent.Event{Reason: a.Reason, Text: strings.TrimSpace(t.said), Usage: s.used(a)}
 	fails := func(reason, why string) { e.Failed, e.Reason, e.Text = true, reason, why }
 	switch {
 	case t.interrupted:
 		e.Failed, e.Interrupted, e.Reason = true, true, "cancelled"
-	case f != nil && f.code() == authRequired:
+	case f != nil && f.Is(jsonrpc.AuthRequired):
 		fails("auth_required", strings.TrimPrefix(e.Text+"; "+s.login(f), "; "))
 	case f != nil:
-		fails("request_failed", f.text())
-		if code := f.code(); !strings.HasPrefix(code, "-") { // a status of HTTP
+		fails("request_failed", f.Text())
+		if code := f.Number(); !strings.HasPrefix(code, "-") { // a status of HTTP
 			e.Text = code + " " + e.Text
 		}
 	case t.rejected && e.Text == "": // many agents end the turn then, and do not ask the model
@@ -209,7 +210,7 @@ func (s *session) used(a answer) *agent.Usage {
 // say handles a piece of a text.
 func (s *session) say(u *update, thinking bool) {
 	var block struct{ Type, Text string }
-	decode(u.Content, &block)
+	jsonrpc.Decode(u.Content, &block)
 	if block.Type != "text" || block.Text == "" {
 		if block.Type != "text" {
 			s.notice("content", "%s sent %s, which Harvest does not show", s.name, cmp.Or(block.Type, "content"))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 )
 
@@ -58,7 +59,7 @@ func (s *session) update(params json.RawMessage) {
 		Update  json.RawMessage `json:"update"`
 	}
 	var u update
-	if !decode(params, &p) || !decode(p.Update, &u) {
+	if !jsonrpc.Decode(params, &p) || !jsonrpc.Decode(p.Update, &u) {
 		s.other(params)
 		return
 	}
@@ -101,7 +102,7 @@ func (s *session) update(params json.RawMessage) {
 func (s *session) work(u *update, raw json.RawMessage) {
 	if s.turn == nil {
 		var block struct{ Text string }
-		decode(u.Content, &block)
+		jsonrpc.Decode(u.Content, &block)
 		if !s.ended[u.ToolCall] && (u.ToolCall != "" || strings.TrimSpace(block.Text) != "") {
 			s.other(raw)
 		}
