@@ -32,19 +32,57 @@ func (c commands) prompt(cmd *cobra.Command, given string) (string, error) {
 	return given, nil
 }
 
+// sessionFlags are the flags that describe a session.
+type sessionFlags struct {
+	req     api.SessionRequest
+	box     cli.SandboxFlags
+	where   cli.ProcessFlags
+	from    source
+	servers string // file of MCP servers
+	idle    cli.TimeFlag
+	options options
+}
+
+func (f *sessionFlags) add(cmd *cobra.Command) {
+	f.from.add(cmd, &f.req)
+	flags := cmd.Flags()
+	flags.StringVar(&f.req.Agent, "agent", "",
+		"agent, such as claude, codex or opencode, or a command that speaks ACP (default: claude)")
+	flags.StringVar(&f.req.AgentVersion, "agent-version", "",
+		"exact version of a built-in agent, which is installed into the sandbox (default: agents.versions of the "+
+			"configuration, else that of the image)")
+	f.options.add(cmd)
+	flags.StringVar(&f.servers, "mcp-config", "",
+		"file of MCP servers for the agent, in the format of a project's .mcp.json")
+	flags.Var(&f.idle, "idle-timeout",
+		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of "+
+			"the configuration)")
+	f.box.Add(cmd)
+	f.where.AddEnv(cmd)
+}
+
+// complete sets the parts of the request that flags describe indirectly.
+func (f *sessionFlags) complete(c commands, cmd *cobra.Command) (err error) {
+	f.options.put(&f.req)
+	if f.req.Sandbox, err = c.agentSandbox(cmd, f.box, f.where, f.idle); err != nil {
+		return err
+	}
+	if f.servers != "" {
+		if f.req.MCP, err = os.ReadFile(f.servers); err != nil || !json.Valid(f.req.MCP) {
+			return cli.Usage(cmd, "--mcp-config: cannot read %s, or it is not JSON", f.servers)
+		}
+	}
+	return nil
+}
+
 // agentRun is a command line of harvest agent.
 type agentRun struct {
 	commands
-	cmd             *cobra.Command
-	req             api.SessionRequest
-	box             cli.SandboxFlags
-	where           cli.ProcessFlags
-	from            source
-	continues       string // session, or newestSession
-	follow, servers string
-	detach, plain   bool
-	idle            cli.TimeFlag
-	options         options
+	sessionFlags
+	cmd           *cobra.Command
+	continues     string // session, or newestSession
+	follow        string
+	detach, plain bool
 }
 
 // Command returns the command that begins or continues a session.
@@ -85,27 +123,14 @@ is read from standard input.`,
 		},
 	}
 	flags := cmd.Flags()
-	r.from.add(cmd, &r.req)
-	flags.StringVar(&r.req.Agent, "agent", "",
-		"agent, such as claude, codex or opencode, or a command that speaks ACP (default: claude)")
-	flags.StringVar(&r.req.AgentVersion, "agent-version", "",
-		"exact version of a built-in agent, which is installed into the sandbox (default: agents.versions of the "+
-			"configuration, else that of the image)")
+	r.add(cmd)
 	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
-	r.options.add(cmd)
-	flags.StringVar(&r.servers, "mcp-config", "",
-		"file of MCP servers for the agent, in the format of a project's .mcp.json")
-	flags.Var(&r.idle, "idle-timeout",
-		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of "+
-			"the configuration)")
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
 	flags.BoolVar(&r.plain, "plain", false,
 		"a conversation in lines that are never redrawn (default: only if TERM is dumb)")
 	flags.StringVarP(&r.follow, "output", "o", "text",
 		"text, or json for events (default: a conversation, on a terminal)")
-	r.box.Add(cmd)
-	r.where.AddEnv(cmd)
 	return cmd
 }
 
@@ -114,7 +139,6 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	if args, err = r.splitContinue(args); err != nil {
 		return err
 	}
-	r.options.put(&r.req)
 	talks := r.converses()
 	switch {
 	case len(args) > 0:
@@ -125,18 +149,13 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "no prompt given, and no terminal to ask for one"),
 			"give a prompt: %s \"fix the test\"", r.cmd.CommandPath())
 	}
-	if r.req.Sandbox, err = r.agentSandbox(r.cmd, r.box, r.where, r.idle); err != nil {
+	if err = r.complete(r.commands, r.cmd); err != nil {
 		return err
-	}
-	if r.servers != "" {
-		if r.req.MCP, err = os.ReadFile(r.servers); err != nil || !json.Valid(r.req.MCP) {
-			return cli.Usage(r.cmd, "--mcp-config: cannot read %s, or it is not JSON", r.servers)
-		}
 	}
 	var cargo *worktree.Cargo
 	if r.continues == "" {
 		done := r.Waiting("reading the repository")
-		cargo, err = r.repository(ctx, r.from, &r.req)
+		cargo, err = r.repository(ctx, r.from, &r.req, r.Hint)
 		done()
 	} else if r.cmd.Flags().Changed("repo") {
 		err = cli.Usage(r.cmd, "--continue uses the repository of that session; leave out --repo")
@@ -169,7 +188,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	r.rememberSession(ctx, made.ID)
+	r.rememberSession(ctx, ".", made.ID)
 	switch {
 	case r.detach:
 		return r.Show(oneSession(made))
@@ -223,8 +242,10 @@ func (c commands) send(ctx context.Context, server *client.Client, cargo *worktr
 	return cargo.Send(ctx, server, req, show.Update)
 }
 
-// repository sets the repositories of the request: addresses, or the directory whose commits are returned.
-func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest) (*worktree.Cargo, error) {
+// repository sets the repositories of the request: addresses, or the directory whose commits are returned. hint gets
+// notes for the user.
+func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest,
+	hint func(format string, args ...any)) (*worktree.Cargo, error) {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
 		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
@@ -243,7 +264,7 @@ func (c commands) repository(ctx context.Context, from source, req *api.SessionR
 		req.Repo = repo
 		return nil, nil
 	}
-	return worktree.Carry(ctx, repo, from.committed, req, c.Hint)
+	return worktree.Carry(ctx, repo, from.committed, req, hint)
 }
 
 func oneSession(s api.Session) cli.View {
@@ -343,17 +364,23 @@ func (c commands) turnResult(id string, end api.SessionEvent) error {
 
 // turnError is turnResult without a hint.
 func turnError(id string, end api.SessionEvent) error {
-	text := chat.Plain(cli.OrElse(end.Text, end.Reason))
-	switch {
+	switch err := turnFailure(end); {
 	case end.Interrupted:
 		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason),
 			"to continue: harvest send %s \"…\"", id)
+	case end.Failed && errors.RemedyOf(err) == "":
+		return errors.Remedy(err, "to try again in the same conversation: harvest send %s \"…\"", id)
 	case end.Failed:
-		if p, ok := permanent[end.Cause]; ok {
-			return errors.Remedy(errors.Newf(p.kind, "the turn failed: %s", text), "%s", p.remedy)
-		}
-		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text),
-			"to try again in the same conversation: harvest send %s \"…\"", id)
+		return err
 	}
 	return nil
+}
+
+// turnFailure is the error of a failed turn. It has a remedy only if a retry would fail again.
+func turnFailure(end api.SessionEvent) error {
+	text := chat.Plain(cli.OrElse(end.Text, end.Reason))
+	if p, ok := permanent[end.Cause]; ok {
+		return errors.Remedy(errors.Newf(p.kind, "the turn failed: %s", text), "%s", p.remedy)
+	}
+	return errors.Newf(errors.Unavailable, "the turn failed: %s", text)
 }

@@ -30,7 +30,7 @@ session is by default the newest of this directory; it may have ended.`,
   harvest apply ses_01jx`,
 		Args: optionalSession,
 		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
-			text, err := c.takeChanges(ctx, server, ref, repository, check, merge)
+			text, err := c.takeChanges(ctx, server, ".", ref, repository, check, merge)
 			if err == nil {
 				fmt.Fprintln(c.Out, text)
 			}
@@ -44,11 +44,11 @@ session is by default the newest of this directory; it may have ended.`,
 	return repositoryFlag(cmd, &repository)
 }
 
-// takeChanges applies the changes of a session to the files of the repository of the current directory, or only checks
-// whether it could. It returns a text for the user.
-func (c commands) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
+// takeChanges applies the changes of a session to the files of the repository that contains dir, or only checks whether
+// it could. It returns a text for the user.
+func (c commands) takeChanges(ctx context.Context, server *client.Client, dir, ref, repository string,
 	check, merge bool) (string, error) {
-	top, err := worktree.TopLevel(ctx)
+	top, err := worktree.TopLevel(ctx, dir)
 	if err != nil {
 		return "", err
 	}

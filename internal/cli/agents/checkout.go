@@ -32,7 +32,7 @@ with git stash apply.`,
   harvest checkout ses_01jx --branch second-try`,
 		Args: optionalSession,
 		RunE: c.onSession(func(ctx context.Context, server *client.Client, ref string) error {
-			made, stashes, err := c.takeBranch(ctx, server, ref, repository, branch)
+			made, stashes, err := c.takeBranch(ctx, server, ".", ref, repository, branch)
 			if err != nil {
 				return err
 			}
@@ -47,12 +47,12 @@ with git stash apply.`,
 	return repositoryFlag(cmd, &repository)
 }
 
-// takeBranch fetches the branch of a session into the repository of the current directory, as branch or, if
-// that is "", under its own name. It returns the local names of that branch and of the branches of the agent's
+// takeBranch fetches the branch of a session into the repository that contains dir, as branch or, if that is "",
+// under its own name. It returns the local names of that branch and of the branches of the agent's
 // stashes.
-func (c commands) takeBranch(ctx context.Context, server *client.Client, ref, repository,
+func (c commands) takeBranch(ctx context.Context, server *client.Client, dir, ref, repository,
 	branch string) (made string, stashes []string, err error) {
-	top, err := worktree.TopLevel(ctx)
+	top, err := worktree.TopLevel(ctx, dir)
 	if err != nil {
 		return "", nil, err
 	}

@@ -79,7 +79,7 @@ func (r *compareRun) run(ctx context.Context, cmd *cobra.Command, prompt string)
 		return err
 	}
 	done := r.Waiting("reading the repository")
-	cargo, err := r.repository(ctx, r.from, &r.req)
+	cargo, err := r.repository(ctx, r.from, &r.req, r.Hint)
 	done()
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (r *compareRun) choose(ctx context.Context) error {
 			"cannot keep session %d: it could not be created; the others stay", r.keep),
 			"see the others: harvest sessions")
 	}
-	r.rememberSession(ctx, best.Session)
+	r.rememberSession(ctx, ".", best.Session)
 	return r.end(ctx, r.keep)
 }
 

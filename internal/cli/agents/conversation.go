@@ -62,27 +62,26 @@ func (r *agentRun) converses() bool {
 	return r.plain || in && out
 }
 
-// recentFile returns the file with the newest session of the current directory, or of the repository that
-// contains it.
-func (c commands) recentFile(ctx context.Context) (string, error) {
+// recentFile returns the file with the newest session of a directory, or of the repository that contains it.
+func (c commands) recentFile(ctx context.Context, dir string) (string, error) {
 	cfg, err := c.Config()
 	if err != nil {
 		return "", err
 	}
-	dir, err := worktree.TopLevel(ctx)
+	top, err := worktree.TopLevel(ctx, dir)
 	if err != nil {
-		if dir, err = os.Getwd(); err != nil {
+		if top, err = filepath.Abs(dir); err != nil {
 			return "", errors.Explainf(err, errors.Unavailable, "cannot determine the current directory: %v", err)
 		}
 	}
-	sum := sha256.Sum256([]byte(c.Env(cli.EnvURL) + "\x00" + dir))
+	sum := sha256.Sum256([]byte(c.Env(cli.EnvURL) + "\x00" + top))
 	return filepath.Join(cfg.Data, recentDir, hex.EncodeToString(sum[:16])), nil
 }
 
-// rememberSession records a session as the newest of the current directory. A failure is only logged, because
-// the session exists.
-func (c commands) rememberSession(ctx context.Context, id string) {
-	path, err := c.recentFile(ctx)
+// rememberSession records a session as the newest of a directory. A failure is only logged, because the session
+// exists.
+func (c commands) rememberSession(ctx context.Context, dir, id string) {
+	path, err := c.recentFile(ctx, dir)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
@@ -99,7 +98,7 @@ func (c commands) rememberSession(ctx context.Context, id string) {
 
 // newest returns the newest session of the current directory, or NotFound.
 func (c commands) newest(ctx context.Context) (string, error) {
-	path, err := c.recentFile(ctx)
+	path, err := c.recentFile(ctx, ".")
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +146,7 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 
 // resume continues a session that has not ended.
 func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Session, talks bool) error {
-	r.rememberSession(ctx, s.ID)
+	r.rememberSession(ctx, ".", s.ID)
 	if change := r.options.change(r.cmd, s); change != (api.SessionChange{}) {
 		var err error
 		if s, err = server.ChangeSession(ctx, s.ID, change); err != nil {
@@ -157,7 +156,7 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 	t := turns{session: s.ID}
 	if r.req.Prompt != "" {
 		var err error
-		if t.after, err = lastEvent(ctx, server, s.ID); err != nil {
+		if t.after, err = chat.LastEvent(ctx, server, s.ID); err != nil {
 			return err
 		}
 		queued, err := server.Send(ctx, s.ID, r.req.Prompt)
@@ -184,18 +183,14 @@ func (c commands) converse(ctx context.Context, server *client.Client, s api.Ses
 		Server: server, Session: s, In: c.In, Out: c.Out, Plain: plain, Color: !plain && c.Env("NO_COLOR") == "",
 		Explain: func(end api.SessionEvent) error { return turnError(s.ID, end) },
 		Checkout: func(ctx context.Context, branch string) (string, error) {
-			made, stashes, err := c.takeBranch(ctx, server, s.ID, "", branch)
+			made, stashes, err := c.takeBranch(ctx, server, ".", s.ID, "", branch)
 			if err != nil {
 				return "", err
 			}
-			text := "The agent's work is on the branch " + made + ": git merge or git switch it."
-			for _, name := range stashes {
-				text += "\nThe agent stashed changes: git stash apply " + name
-			}
-			return text, nil
+			return branchText(made, stashes), nil
 		},
 		Apply: func(ctx context.Context) (string, error) {
-			return c.takeChanges(ctx, server, s.ID, "", false, false)
+			return c.takeChanges(ctx, server, ".", s.ID, "", false, false)
 		},
 	}
 	if !plain {
@@ -205,6 +200,15 @@ func (c commands) converse(ctx context.Context, server *client.Client, s api.Ses
 		o.Resized = resized
 	}
 	return chat.Run(ctx, o)
+}
+
+// branchText describes branches that were fetched.
+func branchText(made string, stashes []string) string {
+	text := "The agent's work is on the branch " + made + ": git merge or git switch it."
+	for _, name := range stashes {
+		text += "\nThe agent stashed changes: git stash apply " + name
+	}
+	return text
 }
 
 // notifyResize reports possible changes of the terminal's size.

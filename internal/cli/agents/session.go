@@ -79,7 +79,7 @@ of sub-agents and of other turns go to standard error.`,
 						return err
 					}
 				}
-				after, err := lastEvent(ctx, server, ref)
+				after, err := chat.LastEvent(ctx, server, ref)
 				if err != nil {
 					return err
 				}
@@ -99,16 +99,6 @@ of sub-agents and of other turns go to standard error.`,
 	return cmd
 }
 
-// lastEvent returns the id of a session's newest event.
-func lastEvent(ctx context.Context, server *client.Client, ref string) (int64, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for e, err := range server.Events(ctx, client.Follow{Stream: ref, Tail: 1}) {
-		return e.ID, err
-	}
-	return 0, nil
-}
-
 func (c commands) attachCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -117,7 +107,7 @@ func (c commands) attachCommand() *cobra.Command {
 		Example: "  harvest attach ses_01jx",
 		Args:    cli.Args(1, 1, "a session"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-			last, err := lastEvent(ctx, server, args[0])
+			last, err := chat.LastEvent(ctx, server, args[0])
 			if err != nil {
 				return err
 			}

@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func open(ctx context.Context, o Options) (*talk, func(), error) {
-	last, err := lastEvent(ctx, o.Server, o.Session.ID)
+	last, err := LastEvent(ctx, o.Server, o.Session.ID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,8 +97,8 @@ func open(ctx context.Context, o Options) (*talk, func(), error) {
 	return t, cancel, nil
 }
 
-// lastEvent returns the id of a session's newest event.
-func lastEvent(ctx context.Context, server *client.Client, id string) (int64, error) {
+// LastEvent returns the ID of a session's newest event; 0 if there is none.
+func LastEvent(ctx context.Context, server *client.Client, id string) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for e, err := range server.Events(ctx, client.Follow{Stream: id, Tail: 1}) {

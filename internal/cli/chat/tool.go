@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -134,8 +135,14 @@ func (m *Model) diffLine(line string) string {
 	return line
 }
 
-// changes returns the change that the input of an editing tool describes, as lines of a diff; nil for other tools.
-func changes(input json.RawMessage) []string {
+// Edit is a replacement of text in a file.
+type Edit struct {
+	Old *string // nil if the new text is all of the file
+	New string
+}
+
+// Edits returns the file that the input of an editing tool names, and its replacements; none for other tools.
+func Edits(input json.RawMessage) (path string, all []Edit) {
 	type edit struct {
 		Old      *string `json:"old_string"`
 		New      string  `json:"new_string"`
@@ -150,19 +157,31 @@ func changes(input json.RawMessage) []string {
 		Content *string `json:"content"`
 	}
 	if json.Unmarshal(input, &in) != nil || in.File == "" && in.Camel == "" {
-		return nil
+		return "", nil
 	}
-	var all []string
 	for _, e := range append([]edit{in.edit}, in.Edits...) {
 		switch {
 		case e.Old != nil:
-			all = append(all, diff(textLines(*e.Old), textLines(e.New))...)
+			all = append(all, Edit{e.Old, e.New})
 		case e.OldCamel != nil:
-			all = append(all, diff(textLines(*e.OldCamel), textLines(e.NewCamel))...)
+			all = append(all, Edit{e.OldCamel, e.NewCamel})
 		}
 	}
 	if all == nil && in.Content != nil {
-		return diff(nil, textLines(*in.Content))
+		all = []Edit{{nil, *in.Content}}
+	}
+	return cmp.Or(in.File, in.Camel), all
+}
+
+// changes returns the change that the input of an editing tool describes, as lines of a diff; nil for other tools.
+func changes(input json.RawMessage) (all []string) {
+	_, edits := Edits(input)
+	for _, e := range edits {
+		var before []string
+		if e.Old != nil {
+			before = textLines(*e.Old)
+		}
+		all = append(all, diff(before, textLines(e.New))...)
 	}
 	return all
 }

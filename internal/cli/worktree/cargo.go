@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -45,6 +48,38 @@ func (c *Cargo) Close() {
 	if c != nil && c.temp != "" {
 		_ = os.RemoveAll(c.temp) // it is temporary
 	}
+}
+
+// Digest identifies the state of the repository that is sent: the last commit and the uncommitted changes.
+func (c *Cargo) Digest(ctx context.Context) (string, error) {
+	if c == nil {
+		return "", nil
+	}
+	head, err := gitLine(ctx, c.top, "rev-parse", "HEAD")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, head, c.branch)
+	if c.patch != "" {
+		patch, err := os.Open(c.patch)
+		if err == nil {
+			defer patch.Close()
+			_, err = io.Copy(sum, patch)
+		}
+		if err != nil {
+			return "", errors.Explainf(err, errors.Unavailable, "cannot read the uncommitted changes: %v", err)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// Top returns the top directory of the repository; "" without one.
+func (c *Cargo) Top() string {
+	if c == nil {
+		return ""
+	}
+	return c.top
 }
 
 // Remove removes the uploads from the server, once the sessions have begun. Uploads that it cannot remove expire.

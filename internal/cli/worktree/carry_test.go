@@ -294,3 +294,46 @@ func TestCarryAuthor(t *testing.T) {
 		t.Errorf("%+v, %s", req.Uncommitted, hints)
 	}
 }
+
+// TestDigest checks that the digest of a repository changes with each change that a session would get, and only then.
+func TestDigest(t *testing.T) {
+	p := newPair(t)
+	digest := func() string {
+		t.Helper()
+		cargo, err := Carry(t.Context(), p.person, false, &api.SessionRequest{}, func(string, ...any) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cargo.Close()
+		if top, err := TopLevel(t.Context(), p.person); err != nil || cargo.Top() != top {
+			t.Errorf("top %s, want %s, %v", cargo.Top(), top, err)
+		}
+		sum, err := cargo.Digest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	seen := []string{digest()}
+	if again := digest(); again != seen[0] {
+		t.Error("the digest changes by itself")
+	}
+	file := filepath.Join(p.person, "new")
+	for _, change := range []func() error{
+		func() error { return os.WriteFile(file, []byte("x\n"), 0o644) },
+		func() error { return os.WriteFile(file, []byte("y\n"), 0o644) },
+		func() error { p.git(p.person, "add", "new"); p.git(p.person, "commit", "-q", "-m", "new"); return nil },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		sum := digest()
+		if slices.Contains(seen, sum) {
+			t.Errorf("change %d has the digest of another state", len(seen))
+		}
+		seen = append(seen, sum)
+	}
+	if sum, err := (*Cargo)(nil).Digest(t.Context()); err != nil || sum != "" || (*Cargo)(nil).Top() != "" {
+		t.Errorf("nothing: %q, %v", sum, err)
+	}
+}

@@ -13,15 +13,18 @@ import (
 	"github.com/RelevanceAI/harvest/internal/cli/chat"
 )
 
-// TopLevel returns the directory of the user's repository.
-func TopLevel(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel")
+// TopLevel returns the top directory of the user's repository that contains dir; "." is the current directory.
+func TopLevel(ctx context.Context, dir string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--show-toplevel")
 	var said strings.Builder
 	cmd.Stderr, cmd.Env = &said, append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", refused(err, strings.TrimSpace(said.String()), ".", "the current directory is not in a git "+
-			"repository",
+		name := dir
+		if dir == "." {
+			name = "the current directory"
+		}
+		return "", refused(err, strings.TrimSpace(said.String()), dir, name+" is not in a git repository",
 			"run the command in the repository of the session")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil

@@ -72,7 +72,7 @@ func TestRefusals(t *testing.T) {
 			}
 			if c.commit {
 				t.Chdir(dir)
-				_, err = TopLevel(t.Context())
+				_, err = TopLevel(t.Context(), ".")
 				if !strings.Contains(errors.Message(err), c.says) || !strings.Contains(errors.RemedyOf(err), c.tells) {
 					t.Errorf("from the directory: %v\n%s", err, errors.RemedyOf(err))
 				}
