@@ -18,13 +18,14 @@ const MaxLine = 64 << 20
 
 // Codes of errors (https://www.jsonrpc.org/specification, https://agentclientprotocol.com/protocol/schema).
 const (
-	ParseError     = -32700
-	InvalidRequest = -32600
-	MethodNotFound = -32601
-	InvalidParams  = -32602
-	InternalError  = -32603
-	AuthRequired   = -32000
-	NotFound       = -32002
+	ParseError       = -32700
+	InvalidRequest   = -32600
+	MethodNotFound   = -32601
+	InvalidParams    = -32602
+	InternalError    = -32603
+	AuthRequired     = -32000
+	NotFound         = -32002
+	RequestCancelled = -32800
 )
 
 // Message is a message of JSON-RPC. Programs deviate from the schema, so that only the fields for dispatch have a type.
