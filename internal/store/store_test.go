@@ -270,6 +270,9 @@ func oldRows(t *testing.T) []oldRow {
 		{1, "dict_entries", "dict, key, value, used_at", "1, x'01', x'02', 1", nil},
 		{1, "modal_records", "row, kind, account, id, number, data", "1, 'app', 'acme', 'ap-old', 0, x'7b7d'", nil},
 		{1, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
+		{4, "inbox", "account, number, session, key, waiting, answerable, due, data",
+			`'acme', 1, 'ses_old', 'k', 1, 1, 0, '{"id":"inb_old","number":1}'`, nil},
+		{4, "inbox_numbers", "account, last", "'acme', 1", nil},
 	}
 }
 
