@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"iter"
@@ -21,6 +22,8 @@ type Follow struct {
 	// Attended means that a person reads the events of a session and can answer the model's questions, which otherwise
 	// do not wait in a session that asks nothing.
 	Attended bool
+
+	path string // route of the stream; "" means api.Events
 }
 
 // Pauses before the client reconnects a broken stream.
@@ -110,7 +113,7 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 	if f.Attended {
 		query.Set("attended", "true")
 	}
-	resp, err := c.do(ctx, http.MethodGet, api.Events, query, nil, http.Header{"Accept": {api.TypeEvents}})
+	resp, err := c.do(ctx, http.MethodGet, cmp.Or(f.path, api.Events), query, nil, http.Header{"Accept": {api.TypeEvents}})
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	"github.com/RelevanceAI/harvest/internal/server"
 	"github.com/RelevanceAI/harvest/internal/session"
+	"github.com/RelevanceAI/harvest/internal/session/inbox"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 	"github.com/RelevanceAI/harvest/internal/session/snapshots"
 	"github.com/RelevanceAI/harvest/internal/session/uploads"
@@ -55,6 +56,7 @@ type App struct {
 	mounts     *s3mount.Manager // nil before openMounts
 	sent       sentLater
 	events     *event.Journal
+	inbox      *inbox.Box
 	fleet      *fleet.Fleet
 	baseImages image.Builder // of the engine
 	schedules  *schedule.Scheduler
@@ -117,6 +119,9 @@ func (a *App) open(ctx context.Context) error {
 	a.then("the records", func(context.Context) error { return db.Close() })
 	a.events = event.Open(ctx, event.Options{Store: db.Events()})
 	a.then("the events", a.events.Close)
+	if err := a.openInbox(ctx, db); err != nil {
+		return errors.Stage(err, "inbox")
+	}
 	a.watchDisk(ctx, db.Reserve)
 	if err := a.openSecrets(ctx, db); err != nil {
 		return errors.Stage(err, "secrets")
@@ -205,7 +210,7 @@ func (a *App) sessionOptions() (session.Options, error) {
 		return session.Options{}, err
 	}
 	return session.Options{
-		Fleet: a.fleet, Journal: a.events, Agents: agents, Command: commandAgent, Releases: releases,
+		Fleet: a.fleet, Journal: a.events, Inbox: a.inbox, Agents: agents, Command: commandAgent, Releases: releases,
 		Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos}, Secrets: a.secrets,
 		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
@@ -262,7 +267,8 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
-		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
+		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Inbox: a.inbox,
+		Sessions: a.sessions, Repos: a.repos,
 		Storage: a.storage,
 		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url,
 		ModalURL: a.modalURL, ModalAuthority: a.modalAuthority(),

@@ -28,6 +28,7 @@ func (a *App) openSecrets(ctx context.Context, db *store.DB) error {
 		Failed: func(account, name, reason string) {
 			a.events.Post(ctx, event.Draft{Stream: event.AccountStream(account),
 				Type: string(record.EventCredentialFailed), Data: record.FailedLogin{Secret: name, Reason: reason}})
+			reportLogin(ctx, a.inbox, account, name, reason)
 		},
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
+	"github.com/RelevanceAI/harvest/internal/session/inbox"
 )
 
 // maxTail limits how many past events a reader may request.
@@ -68,6 +69,8 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	stream := event.AccountStream(edge.AccountOf(ctx))
 	ref := streamRef(r)
 	switch {
+	case r.URL.Path == api.InboxEvents:
+		stream = inbox.Stream(edge.AccountOf(ctx))
 	case ref == "":
 	case s.opts.Repos != nil && (strings.HasPrefix(r.URL.Path, api.Repos+"/") || strings.HasPrefix(ref, "repo_")):
 		of, err := s.opts.Repos.Get(ctx, edge.AccountOf(ctx), ref)

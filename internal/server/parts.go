@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/RelevanceAI/harvest/internal/server/files"
 	"github.com/RelevanceAI/harvest/internal/server/images"
+	"github.com/RelevanceAI/harvest/internal/server/inbox"
 	"github.com/RelevanceAI/harvest/internal/server/logins"
 	"github.com/RelevanceAI/harvest/internal/server/repos"
 	"github.com/RelevanceAI/harvest/internal/server/sandboxes"
@@ -23,6 +24,7 @@ type parts struct {
 	schedules *schedules.Service
 	sessions  *sessions.Service
 	repos     *repos.Service
+	inbox     *inbox.Service
 }
 
 // openParts gives each part its dependencies from the options.
@@ -40,5 +42,6 @@ func (s *Server) openParts() parts {
 		sessions: &sessions.Service{Settings: s.settings, Sessions: o.Sessions, Volumes: o.Volumes,
 			Events: s.streamEvents},
 		repos: &repos.Service{Settings: s.settings, Repos: o.Repos, Events: s.streamEvents},
+		inbox: &inbox.Service{Settings: s.settings, Box: o.Inbox, Events: s.streamEvents},
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 	"github.com/RelevanceAI/harvest/internal/session"
+	"github.com/RelevanceAI/harvest/internal/session/inbox"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 )
 
@@ -61,6 +62,7 @@ type Options struct {
 	Secrets   *secret.Vault       // nil: not supported
 	Schedules *schedule.Scheduler // nil: not supported
 	Events    *event.Journal      // nil: not supported
+	Inbox     *inbox.Box          // nil: not supported
 	Sessions  *session.Manager    // nil: not supported
 	Repos     *repo.Manager       // nil: not supported
 	Storage   *storage.Manager    // nil: S3 is not supported

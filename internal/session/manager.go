@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/release"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
+	"github.com/RelevanceAI/harvest/internal/session/inbox"
 	"github.com/RelevanceAI/harvest/internal/session/inputs"
 	"github.com/RelevanceAI/harvest/internal/session/model"
 	"github.com/RelevanceAI/harvest/internal/session/once"
@@ -69,6 +70,8 @@ type Options struct {
 	// History returns a session's record as a database, which becomes sessions/ID.db in its state volume after each
 	// turn; nil: no history is written.
 	History func(ctx context.Context, id string) ([]byte, error)
+
+	Inbox *inbox.Box // gets what waits for a person; nil for none
 
 	// Uploads keeps the files that clients send ahead; nil: one in a temporary directory.
 	Uploads *uploads.Store
@@ -143,6 +146,9 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		return nil, errors.Wrapf(err, "list the sessions")
 	}
 	m.inputs.Retain(ctx, live)
+	if err := retainInbox(ctx, opts.Inbox, live); err != nil {
+		logf.Errorf(ctx, "withdraw inbox items of ended sessions: %v", err)
+	}
 	m.openSpares(ctx, live)
 	for _, s := range live {
 		if s.Spare {
@@ -199,6 +205,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (reco
 			return records.Session{}, err
 		}
 	}
+	seen(ctx, m, account, req.Continues)
 	created := r.session()
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return created, nil
@@ -518,18 +525,22 @@ func (m *Manager) Answer(ctx context.Context, account, ref, question string, a a
 // catchUpPause is the pause between checks whether a session has read the earlier output of its agent.
 const catchUpPause = 20 * time.Millisecond
 
+// endedByRequest is the reason of the end of a session that End ended.
+const endedByRequest = "it was ended"
+
 // End ends the session and destroys its sandbox. It is idempotent.
 func (m *Manager) End(ctx context.Context, account, ref string) error {
 	s, r, err := m.find(ctx, account, ref)
 	if err != nil || r == nil {
 		return err
 	}
-	if err := r.call(ctx, func() error { r.end("it was ended"); return nil }); err != nil &&
+	if err := r.call(ctx, func() error { r.end(endedByRequest); return nil }); err != nil &&
 		errors.KindOf(err) != errors.Gone {
 		return err
 	}
 	select {
 	case <-r.gone:
+		seen(ctx, m, account, s.ID)
 		return nil
 	case <-ctx.Done():
 		return errors.Wrapf(ctx.Err(), "end session %s", s.ID)

@@ -119,6 +119,10 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 // output that became events earlier.
 func (r *runner) attach(ctx context.Context, s records.Session) {
 	p, err := pipe.Attach(r.m.ctx, r.m.in(r.account, s.SandboxID), s.Process)
+	if ctx.Err() != nil { // the server stops: the next one attaches
+		p.Detach()
+		return
+	}
 	if err != nil {
 		logf.Errorf(ctx, "find the agent again: %v", err)
 		r.change(func(s *records.Session) { s.Process = "" })

@@ -20,7 +20,7 @@ func (r *runner) open(e agent.Event) {
 		opened = time.Now().UTC()
 		r.change(func(s *records.Session) { s.RecordQuestion(e.ID, opened) })
 	}
-	q := questions.Question{Tool: e.Tool, Asks: e.Questions, Opened: opened, Seen: r.attended()}
+	q := questions.Question{Tool: e.Tool, Asks: e.Questions, Opened: opened, Seen: r.attended(), Event: e}
 	if len(q.Asks) > 0 {
 		q.Tool = ""
 	}

@@ -37,8 +37,11 @@ func (r *runner) accept(ctx context.Context, m records.Message) (records.Message
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
 		return records.Message{}, errors.Wrapf(err, "record the message")
 	}
-	if r.session().Title == "" && m.Purpose == "" {
-		r.change(func(s *records.Session) { s.Title = text.Title(m.Prompt) })
+	if m.Purpose == "" {
+		seen(ctx, r.m, r.account, r.id)
+		if r.session().Title == "" {
+			r.change(func(s *records.Session) { s.Title = text.Title(m.Prompt) })
+		}
 	}
 	return m, nil
 }

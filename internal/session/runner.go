@@ -97,6 +97,7 @@ type runner struct {
 	denials  int64               // ID of the last event of the sandbox's stream that network has reported
 	catching bool                // the repository is updated to the newest commit in the background
 	held     bool                // an operation on the repository is under way without the agent
+	awaited  awaited             // by the agent of a person, in the inbox
 	creds    *credentials.Keeper // in the sandbox
 	history  volumes.History
 
@@ -155,8 +156,9 @@ func (r *runner) loop(ctx context.Context) {
 	defer close(r.gone)
 	defer r.busy.end()
 	r.begin(ctx)
-	if r.recovered {
+	if r.recovered && ctx.Err() == nil {
 		r.advance(ctx) // nothing else may wake the loop: a prompt that an earlier server queued waits
+		reportAwaited(r)
 	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -191,6 +193,7 @@ func (r *runner) loop(ctx context.Context) {
 		}
 		r.advance(ctx)
 		lendCredentials(r)
+		reportAwaited(r)
 	}
 	r.finish(ctx)
 }
@@ -202,6 +205,9 @@ func (r *runner) begin(ctx context.Context) {
 		r.ready = true
 		if s.Process != "" {
 			r.attach(ctx, s)
+		}
+		if ctx.Err() != nil {
+			return
 		}
 		if r.agent == nil && r.current != nil {
 			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost",
@@ -474,6 +480,7 @@ func (r *runner) track(e agent.Event) {
 		if r.timed {
 			r.tools[e.ID] = time.Now()
 		}
+		r.awaited.name(e)
 	case agent.ToolCompleted:
 		delete(r.tools, e.ID)
 	case agent.Asked:
@@ -535,6 +542,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	}
 	clear(r.tools)
 	clear(r.asked)
+	reportTurn(r, m, e)
 	r.putMessage(m)
 	r.change(func(s *records.Session) {
 		s.Turns++
@@ -605,6 +613,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	fault.Point("answer.recorded")
 	r.agent.Write(text)
 	shown := questions.Public(a)
+	r.awaited.answer(turn, question, q.Answered(*shown))
 	r.publish(draft{string(agent.Withdrawn), records.Event{Event: agent.Event{ID: question, Answer: shown,
 		Text: q.Answered(*shown)}}})
 	r.showWork()
@@ -708,6 +717,8 @@ func (r *runner) finish(ctx context.Context) {
 		r.stopped = r.over
 		r.turnEnded(agent.Event{Type: agent.Done}, 0)
 	}
+	r.behind = false
+	reportAwaited(r)
 	defer r.agent.Close()
 	r.agent.Detach()
 	r.line.Close()
@@ -727,6 +738,9 @@ func (r *runner) finish(ctx context.Context) {
 	status := records.Ended
 	if r.failed {
 		status = records.Failed
+	}
+	if r.over != endedByRequest {
+		reportEnd(r)
 	}
 	r.change(func(s *records.Session) {
 		s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), ""

@@ -30,6 +30,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 	"github.com/RelevanceAI/harvest/internal/session/github"
+	"github.com/RelevanceAI/harvest/internal/session/inbox"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
 	"github.com/RelevanceAI/harvest/internal/store"
@@ -59,7 +60,9 @@ type house struct {
 	events   store.Events
 	sessions store.Sessions
 	boxes    store.Sandboxes
+	items    store.Inbox
 
+	inbox   *inbox.Box
 	fleet   *fleet.Fleet
 	journal *event.Journal
 	engine  *gvisor.Engine
@@ -76,7 +79,7 @@ func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	t.Helper()
 	db := testdb.Open(t)
 	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: db.Events(),
-		sessions: db.Sessions(), boxes: db.Sandboxes()}
+		sessions: db.Sessions(), boxes: db.Sandboxes(), items: db.Inbox()}
 	h.images = t.TempDir() // apart: a library's locks last as long as the process, also when the test plays a restart
 	copyImages(t, h.images)
 	h.open(t)
@@ -134,6 +137,9 @@ func (h *house) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.journal = event.Open(context.WithoutCancel(t.Context()), event.Options{Store: h.events})
+	if h.inbox, err = inbox.Open(t.Context(), inbox.Options{Store: h.items, Journal: h.journal}); err != nil {
+		t.Fatal(err)
+	}
 	boxes := fleet.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas,
 		Event: record.Publish(context.WithoutCancel(t.Context()), h.journal)}
 	if h.rented != nil {
@@ -145,7 +151,7 @@ func (h *house) open(t *testing.T) {
 	}
 	opts := h.opts
 	opts.Fleet, opts.Journal, opts.Store, opts.Image, opts.Default = h.fleet, h.journal, h.sessions, "base", "scripted"
-	opts.Volumes = h.volumes
+	opts.Volumes, opts.Inbox = h.volumes, h.inbox
 	if opts.GitHub == nil { // stubs of GitHub are on this machine
 		opts.GitHub = func(string) *http.Client { return netguard.Rules{Any: true}.Client(github.Timeout) }
 	}
@@ -163,6 +169,7 @@ func (h *house) close(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	h.Manager.Close()
+	h.inbox.Close()
 	if err := errors.Join(h.fleet.Close(ctx), h.journal.Close(ctx), h.engine.Close(), h.volumes.Close()); err != nil {
 		t.Error(err)
 	}
@@ -460,6 +467,23 @@ func TestRestart(t *testing.T) {
 	}
 	if now := mustGet(t, h, s.ID); now.Turns != 2 {
 		t.Errorf("%+v", now)
+	}
+}
+
+// TestRestartAtOnce checks that a server that stops before it has found the agent again does not take it for dead.
+func TestRestartAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Prompt: "/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/say after"})
+	w := h.watch(s.ID)
+	w.until(t, string(agent.ToolStarted))
+	for range 3 {
+		h.close(t)
+		h.open(t)
+	}
+	h.sh(t, s.ID, "touch /tmp/go")
+	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "after" {
+		t.Errorf("%+v", done.data)
 	}
 }
 

@@ -1,9 +1,12 @@
 package config
 
 import (
+	"encoding/base64"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 )
@@ -47,6 +50,43 @@ func issuer(text string) string {
 		return ""
 	}
 	return "write a URL that begins with https://"
+}
+
+// webhook checks a URL without showing it.
+func webhook(text Secret) string {
+	u, err := url.Parse(text.Reveal())
+	if text == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil {
+		return ""
+	}
+	return "write a URL such as https://example.org/harvest, without a password"
+}
+
+func webhookKey(text Secret) string {
+	encoded, ok := strings.CutPrefix(text.Reveal(), "whsec_")
+	if key, err := base64.StdEncoding.DecodeString(encoded); ok && (err != nil || len(key) == 0) {
+		return "write base64 after whsec_"
+	}
+	return printable(text.Reveal())
+}
+
+var accountPattern = pattern.New(`^(\*|[a-z0-9]([a-z0-9-]{0,37}[a-z0-9])?)$`)
+
+func notifiedAccounts(all []string) string {
+	for _, name := range all {
+		if !accountPattern().MatchString(name) {
+			return "write names of accounts, such as personal,acme, or *"
+		}
+	}
+	return ""
+}
+
+// program checks a command that the server runs.
+func program(text string) string {
+	if fields := strings.Fields(text); text == "" || len(fields) > 0 && filepath.IsAbs(fields[0]) &&
+		!strings.ContainsFunc(text, unicode.IsControl) {
+		return ""
+	}
+	return "write the absolute path of a program, with its arguments, such as /usr/local/bin/notify --quiet"
 }
 
 func printable(text string) string {

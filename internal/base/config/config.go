@@ -62,6 +62,7 @@ type Config struct {
 	Model          Model
 	Logins         Logins
 	Modal          Modal
+	Notify         Notify
 
 	sources map[string]string // by key: the origin of the value; "default" if missing
 }
@@ -157,6 +158,18 @@ type Ports struct {
 type Logins struct {
 	Providers []string // settings in place of the providers' own, as grant.NewProviders takes them
 }
+
+// Notify configures who is notified of new items of inboxes.
+type Notify struct {
+	Webhook  Secret   // URL that gets them; "" means none. It may contain a key.
+	Secret   Secret   // key of the webhook's signatures; "" means no signatures
+	Command  string   // command that gets each on its standard input, split at spaces; "" means none
+	Kinds    []string // of NotifyKinds
+	Accounts []string // "*" means all
+}
+
+// NotifyKinds are the kinds of items of an inbox.
+var NotifyKinds = []string{"approval", "question", "finished", "silent", "login"}
 
 // OIDC configures sign-in with an OpenID Connect provider.
 type OIDC struct {
@@ -298,6 +311,7 @@ func Default(env func(string) string) Config {
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
 		Agents:         Agents{Default: "claude", Image: "agent", SpareLife: 30 * time.Minute, UploadBytes: 4 << 30},
 		Model:          Model{Gateway: true},
+		Notify:         Notify{Kinds: slices.Clone(NotifyKinds), Accounts: []string{"personal"}},
 		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
 	}
 }

@@ -308,6 +308,24 @@ var options = []option{
 			}
 			return ""
 		}),
+	opt("notify.webhook", "URL that gets each new item of an inbox; empty means none",
+		func(c *Config) *Secret { return &c.Notify.Webhook }, webhook),
+	opt("notify.secret", "key of the webhook's signatures; empty means no signatures",
+		func(c *Config) *Secret { return &c.Notify.Secret }, webhookKey),
+	opt("notify.command",
+		"command that gets each new item of an inbox on its standard input, split at spaces; empty means none",
+		func(c *Config) *string { return &c.Notify.Command }, program),
+	opt("notify.kinds", "kinds of items that webhook and command get: "+strings.Join(NotifyKinds, ", "),
+		func(c *Config) *[]string { return &c.Notify.Kinds }, func(all []string) string {
+			for _, kind := range all {
+				if remedy := oneOf(NotifyKinds...)(kind); remedy != "" {
+					return remedy
+				}
+			}
+			return ""
+		}),
+	opt("notify.accounts", "accounts whose items webhook and command get; * means all",
+		func(c *Config) *[]string { return &c.Notify.Accounts }, notifiedAccounts),
 	opt("model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",
 		func(c *Config) *string { return &c.Model.URL }, func(v string) string {
 			u, err := url.Parse(v)

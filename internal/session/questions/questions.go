@@ -18,7 +18,8 @@ type Question struct {
 	Tool   string           // tool that requests approval; "" if the model asks
 	Asks   []agent.Question // questions of the model
 	Opened time.Time
-	Seen   bool // a person followed the session when the agent asked
+	Seen   bool        // a person followed the session when the agent asked
+	Event  agent.Event // with which the agent asked
 }
 
 // Answerable returns Invalid if a does not answer q.

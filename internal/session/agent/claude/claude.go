@@ -108,7 +108,7 @@ func Environment(a agent.Access) map[string]string {
 // Open implements agent.Agent.
 func (Agent) Open(agent.Setup) agent.Conversation {
 	return &conversation{blocks: map[string]int{}, tools: map[string]string{}, started: map[string]bool{},
-		asked: map[string]json.RawMessage{}}
+		parents: map[string]string{}, asked: map[string]json.RawMessage{}}
 }
 
 // conversation is the state that later lines refer to.
@@ -116,6 +116,7 @@ type conversation struct {
 	blocks  map[string]int             // complete content blocks by the model's message ID
 	current map[string]string          // model's message ID by parent tool call, while it streams; created when needed
 	tools   map[string]string          // names of running tools by call ID
+	parents map[string]string          // tool calls that run a sub-agent, by the ID of a running tool call of it
 	started map[string]bool            // IDs of messages with a MessageStarted event
 	asked   map[string]json.RawMessage // inputs of open questions by request ID
 	written int                        // number of control requests sent

@@ -65,6 +65,29 @@ func TestOther(t *testing.T) {
 	}
 }
 
+// TestQuestionsOfSubAgents checks that a question has the parent of the tool call that it is about: the request itself
+// does not have it.
+func TestQuestionsOfSubAgents(t *testing.T) {
+	t.Parallel()
+	conv := claude.Agent{}.Open(agent.Setup{})
+	ask := func(id, call string) agent.Event {
+		t.Helper()
+		got := agenttest.Decode(conv, `{"type":"control_request","request_id":"`+id+`","request":{"subtype":`+
+			`"can_use_tool","tool_name":"Bash","input":{},"tool_use_id":"`+call+`"}}`)
+		if len(got) != 1 || got[0].Type != agent.Asked {
+			t.Fatalf("%+v", got)
+		}
+		return got[0]
+	}
+	for parent, call := range map[string]string{`"toolu_agent"`: "toolu_sub", `null`: "toolu_own"} {
+		agenttest.Decode(conv, `{"type":"assistant","parent_tool_use_id":`+parent+`,"message":{"id":"m","content":[`+
+			`{"type":"tool_use","id":"`+call+`","name":"Bash","input":{}}]}}`)
+	}
+	if sub, own := ask("r1", "toolu_sub"), ask("r2", "toolu_own"); sub.Parent != "toolu_agent" || own.Parent != "" {
+		t.Errorf("of the sub-agent %q, of the agent %q", sub.Parent, own.Parent)
+	}
+}
+
 // A question waits for one answer; the answer carries the tool's own input back.
 func TestAnswer(t *testing.T) {
 	t.Parallel()

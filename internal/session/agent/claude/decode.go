@@ -139,8 +139,25 @@ type modelUsage struct {
 func (c *conversation) Decode(line []byte) []agent.Event {
 	return agent.DecodeLine(line, func(p *printed) ([]agent.Event, string, bool) {
 		events, ok := c.decode(p)
-		return events, p.Parent, ok
+		return events, c.parent(p, events), ok
 	})
+}
+
+// parent returns the tool call that runs the sub-agent of a line. The request for a decision lacks it: it is that of the
+// tool call that the decision is about.
+func (c *conversation) parent(p *printed, events []agent.Event) string {
+	if p.Request != nil {
+		return c.parents[p.Request.ToolUseID]
+	}
+	for _, e := range events {
+		switch {
+		case e.Type == agent.ToolStarted && p.Parent != "":
+			c.parents[e.ID] = p.Parent
+		case e.Type == agent.ToolCompleted:
+			delete(c.parents, e.ID)
+		}
+	}
+	return p.Parent
 }
 
 // decode returns false for an unrecognized line.

@@ -29,7 +29,7 @@ const File = "SCRIPTED-AGENT.md"
 
 // Orders lists the orders that a line of a prompt may contain.
 const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER (more ` +
-	`questions after ||), /sleep SECONDS, /fail TEXT, /exit CODE`
+	`questions after ||), /approve COMMAND, /agent NAME ORDER, /sleep SECONDS, /fail TEXT, /exit CODE`
 
 // maxLine is the length limit for a line of input, in bytes.
 const maxLine = 64 << 20
@@ -67,7 +67,8 @@ type program struct {
 	conversation string
 	out          io.Writer
 	answers      chan scripted.Request
-	made         int // number of generated IDs
+	made         int    // number of generated IDs
+	parent       string // tool call of the sub-agent at work; "" for the agent itself
 }
 
 // run serves prompts in sequence, while interrupts and answers reach the current turn.
@@ -161,6 +162,7 @@ func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scri
 }
 
 func (p *program) emit(e agent.Event) {
+	e.Parent = p.parent
 	if data, err := json.Marshal(e); err == nil {
 		_, _ = p.out.Write(append(data, '\n')) // if the reader is gone, the input ends, too
 	}
@@ -229,6 +231,11 @@ func (p *program) order(ctx context.Context, order string) (string, error) {
 		return "", nil
 	case "ask":
 		return "", p.ask(ctx, rest)
+	case "approve":
+		return "", p.approve(ctx, rest)
+	case "agent":
+		name, order, _ := strings.Cut(rest, " ")
+		return "", p.delegate(ctx, name, strings.TrimPrefix(order, "/"))
 	case "sleep":
 		seconds, err := strconv.ParseFloat(rest, 64)
 		if err != nil {
@@ -348,24 +355,64 @@ func (p *program) ask(ctx context.Context, text string) error {
 	}
 	id := p.id("ask")
 	p.emit(agent.Event{Type: agent.Asked, ID: id, Tool: "AskUserQuestion", Questions: questions})
+	a, err := p.answer(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !a.Allow {
+		p.say("No answer: "+a.Message, false)
+		return nil
+	}
+	var answers []string
+	for _, q := range questions {
+		answers = append(answers, a.Answers[q.Text])
+	}
+	p.say("The answer is "+strings.Join(answers, ", then ")+".", false)
+	return nil
+}
+
+// answer waits for the answer to a question.
+func (p *program) answer(ctx context.Context, id string) (*agent.Answer, error) {
 	for {
 		select {
 		case r := <-p.answers:
-			if r.ID != id {
-				continue
+			if r.ID == id {
+				return r.Answer, nil
 			}
-			if !r.Answer.Allow {
-				p.say("No answer: "+r.Answer.Message, false)
-				return nil
-			}
-			var answers []string
-			for _, q := range questions {
-				answers = append(answers, r.Answer.Answers[q.Text])
-			}
-			p.say("The answer is "+strings.Join(answers, ", then ")+".", false)
-			return nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
+}
+
+// approve runs a shell command if a person allows it.
+func (p *program) approve(ctx context.Context, command string) error {
+	id := p.id("ask")
+	p.emit(agent.Event{Type: agent.Asked, ID: id, Tool: "Bash", Input: input(map[string]string{"command": command})})
+	a, err := p.answer(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case a.Allow:
+		p.run1(ctx, command)
+	default:
+		p.say("Denied: "+a.Message, false)
+	}
+	return nil
+}
+
+// delegate executes an order as a sub-agent.
+func (p *program) delegate(ctx context.Context, name, order string) error {
+	id := p.id("call")
+	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Task",
+		Input: input(map[string]string{"subagent_type": name, "description": order})})
+	above := p.parent
+	p.parent = id
+	text, err := p.order(ctx, order)
+	p.parent = above
+	var code exitCode
+	if !errors.As(err, &code) {
+		p.emit(agent.Event{Type: agent.ToolCompleted, ID: id, Tool: "Task", Text: text, Failed: err != nil})
+	}
+	return err
 }

@@ -242,6 +242,36 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+func TestApproveAsASubAgent(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	for want, answer := range map[string]agent.Answer{"ran\n": {Allow: true}, "Denied: no": {Message: "no"}} {
+		w.send(t, w.Prompt("p", "/agent explore /approve echo ran"))
+		events := w.until(t, agent.Asked)
+		call, ask := find(events, agent.ToolStarted), events[len(events)-1]
+		if call.Tool != "Task" || string(call.Input) != `{"description":"approve echo ran","subagent_type":"explore"}` ||
+			call.Parent != "" || ask.Parent != call.ID || ask.Tool != "Bash" ||
+			string(ask.Input) != `{"command":"echo ran"}` {
+			t.Errorf("the sub-agent is %+v, the question %+v", call, ask)
+		}
+		line, err := w.Answer(ask.ID, answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.send(t, line)
+		events = w.until(t, agent.Done)
+		if said := find(events, agent.MessageCompleted); !answer.Allow && (said.Text != want || said.Parent != call.ID) {
+			t.Errorf("after a denial: %+v", said)
+		}
+		if ran := find(events, agent.ToolCompleted); answer.Allow && (ran.Text != want || ran.Parent != call.ID) {
+			t.Errorf("after the approval: %+v", ran)
+		}
+		if end := events[len(events)-2]; end.Type != agent.ToolCompleted || end.ID != call.ID || end.Parent != "" {
+			t.Errorf("the end of the sub-agent: %+v", end)
+		}
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
