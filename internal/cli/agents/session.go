@@ -22,9 +22,9 @@ type commands struct{ *cli.CLI }
 func Sessions(base *cli.CLI) []*cobra.Command {
 	c := commands{base}
 	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
-		c.stopCommand(), c.setCommand(), c.queueCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
-		c.checkoutCommand(),
-		c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
+		c.stopCommand(), c.setCommand(), c.queueCommand(), c.inboxCommand(), c.answerCommand(), c.diffCommand(),
+		c.applyCommand(), c.checkoutCommand(), c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(),
+		c.endCommand()}
 }
 
 func (c commands) sessionsCommand() *cobra.Command {

@@ -283,10 +283,10 @@ func TestQuestions(t *testing.T) {
 	}
 	s.event("agent.withdrawn", `{"id":"last"}`)
 	s.has(s.screen(), "waiting for the model")
-	if got := choose(api.Question{Options: []api.Option{{Label: "a"}}}, "7"); got != "7" {
+	if got := Choose(api.Question{Options: []api.Option{{Label: "a"}}}, "7"); got != "7" {
 		t.Errorf("a number without an option: %q", got)
 	}
-	if got := choose(api.Question{Options: []api.Option{{Label: "a"}, {Label: "b"}}}, "1 2"); got != "1 2" {
+	if got := Choose(api.Question{Options: []api.Option{{Label: "a"}, {Label: "b"}}}, "1 2"); got != "1 2" {
 		t.Errorf("several where one is meant: %q", got)
 	}
 }

@@ -94,7 +94,7 @@ func (m *Model) answer(text string) {
 	q := m.current()
 	if n := len(q.answers); n < len(q.questions) {
 		asked := q.questions[n]
-		chosen := choose(asked, text)
+		chosen := Choose(asked, text)
 		q.answers[asked.Text] = chosen
 		m.print("  " + m.in(bold, m.mark()+FirstLine(chosen)))
 		if len(q.answers) == n { // the same question was asked twice
@@ -161,8 +161,8 @@ func (m *Model) settled(e api.SessionEvent) {
 	}
 }
 
-// choose returns the labels of the options with the given numbers, or else the text itself.
-func choose(q api.Question, text string) string {
+// Choose returns the labels of the options with the given numbers, or else the text itself.
+func Choose(q api.Question, text string) string {
 	var labels []string
 	for number := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.Atoi(number)
