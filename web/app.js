@@ -77,6 +77,8 @@ function goWanted() {
 // signedOut shows the one way to sign in that the server offers: the identity provider, or else a sign-in link.
 async function signedOut() {
   stopPoll();
+  inbox?.close();
+  inbox = null;
   want(location.hash);
   document.title = 'Sign in · Harvest';
   const next = h('div');
@@ -202,6 +204,17 @@ async function openSession(id, tab, signIn) {
 }
 
 let stopPoll = () => {};
+let inbox = null;
+const bell = h('div', { class: 'inbox' });
+
+// openBell shows the inbox, which is not needed at first.
+async function openBell() {
+  const { openInbox } = await import('./inbox.js');
+  inbox = openInbox(bell, { shown: current, signIn: () => {
+    close();
+    signedOut();
+  } });
+}
 let early = null; // the first request for the sessions
 
 // begin sends the first requests of the page at once, and shows the page as soon as the user is known.
@@ -220,13 +233,14 @@ async function begin() {
     return;
   }
   goWanted();
-  document.body.replaceChildren(button('To the content', () => main.focus(), { class: 'skip' }), menu, side, main);
+  document.body.replaceChildren(button('To the content', () => main.focus(), { class: 'skip' }), menu, bell, side, main);
   addEventListener('hashchange', route);
   addEventListener('keydown', (e) => { if (e.key === 'Escape') open(false); });
   document.body.addEventListener('click', (e) => { if (!side.contains(e.target) && !menu.contains(e.target)) open(false); });
   matchMedia('(max-width: 46rem)').addEventListener('change', () => open(false));
   await Promise.all([load(), route()]);
   performance.mark('interactive');
+  openBell().catch(() => {}); // the list of sessions shows the same, by session
   stopPoll = poll(load, 5000);
   chat().catch(() => {});
 }
