@@ -12,7 +12,7 @@ export function openInbox(el, { shown, signIn }) {
   const asked = new Set(); // numbers of items that were marked as seen
   const listeners = new Set();
   const number = h('b', { 'aria-hidden': 'true' });
-  const bell = button([h('span', { 'aria-hidden': 'true' }, '🔔'), number], show, { class: 'bell', 'aria-label': 'Inbox' });
+  const bell = button([h('i', { 'aria-hidden': 'true' }), number], show, { class: 'bell', 'aria-label': 'Inbox' });
   const said = h('span', { class: 'sr', role: 'status' });
 
   // inView reports whether the person sees what an item is about.
