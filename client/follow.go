@@ -113,7 +113,8 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 	if f.Attended {
 		query.Set("attended", "true")
 	}
-	resp, err := c.do(ctx, http.MethodGet, cmp.Or(f.path, api.Events), query, nil, http.Header{"Accept": {api.TypeEvents}})
+	header := http.Header{"Accept": {api.TypeEvents}}
+	resp, err := c.do(ctx, http.MethodGet, cmp.Or(f.path, api.Events), query, nil, header)
 	if err != nil {
 		return err
 	}

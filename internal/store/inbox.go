@@ -30,8 +30,8 @@ func (s Inbox) AddItem(ctx context.Context, item inbox.Item, keep int) (inbox.It
 		if err != nil {
 			return errors.Wrapf(err, "encode an inbox item")
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO inbox (account, number, session, key, waiting, answerable, due, data) "+
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?)", item.Account, item.Number, item.Session, item.Key,
+		_, err = tx.ExecContext(ctx, "INSERT INTO inbox (account, number, session, key, waiting, answerable, due, "+
+			"data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", item.Account, item.Number, item.Session, item.Key,
 			item.State == inbox.Waiting, item.Kind.Answerable(), item.Due, string(data))
 		if taken(err) {
 			added = false
@@ -60,7 +60,8 @@ func (s Inbox) PutItem(ctx context.Context, item inbox.Item) error {
 	if err != nil {
 		return errors.Wrapf(err, "encode an inbox item")
 	}
-	_, err = s.db.write.ExecContext(ctx, "UPDATE inbox SET waiting = ?, due = ?, data = ? WHERE account = ? AND number = ?",
+	_, err = s.db.write.ExecContext(ctx,
+		"UPDATE inbox SET waiting = ?, due = ?, data = ? WHERE account = ? AND number = ?",
 		item.State == inbox.Waiting, item.Due, string(data), item.Account, item.Number)
 	return s.db.explain(err, "write an inbox item")
 }

@@ -400,10 +400,9 @@ var others = []struct {
 		"write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
 	{"os/exec", slices.Concat(commands, []string{"app", "base/testenv", "engine/...", "image/...", "s3/embedded",
 		"s3/mount", "session/agent/acp/bridge", "session/agent/npm", "session/agent/opencode/bridge",
-		"session/agent/release",
-		"session/agent/scripted/program",
-		"test/...", "tools/..."}),
-		"only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
+		"session/agent/release", "session/agent/scripted/program", "session/inbox/notify", "test/...", "tools/..."}),
+		"only engines, mounts of S3 and its embedded server, image builders, the operator's command of the inbox and " +
+			"the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where guessing gains nothing"},
 }

@@ -24,8 +24,8 @@ func (c commands) inboxCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inbox",
 		Short: "Show and answer what waits for you, in all sessions",
-		Long: `Show what waits for you, in all sessions: approvals and questions of agents and their sub-agents, turns and
-sessions that have ended, silent agents, and logins that no longer work. A number never changes its
+		Long: `Show what waits for you, in all sessions: approvals and questions of agents and their sub-agents, turns
+and sessions that have ended, silent agents, and logins that no longer work. A number never changes its
 meaning. What needs no answer leaves the inbox once you have seen it: with "harvest inbox seen", on the
 page, or when you send the session's next prompt.`,
 		Example: `  harvest inbox
@@ -200,8 +200,8 @@ func (c commands) inboxAnswerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "answer NUMBER allow|always|deny [REASON] | NUMBER ANSWER...",
 		Short: "Answer an approval or a question of the inbox",
-		Long: `Answer an approval or a question of the inbox. An approval takes allow, always (allow the tool from now on,
-too) or deny, with an optional reason for the agent. A question takes one answer for each of its parts: the
+		Long: `Answer an approval or a question of the inbox. An approval takes allow, always (allow the tool from now
+on, too) or deny, with an optional reason for the agent. A question takes one answer for each of its parts: the
 number or the label of an option, or a text of your own.`,
 		Example: `  harvest inbox answer 3 allow
   harvest inbox answer 3 deny "not on main"
@@ -253,9 +253,9 @@ func inboxAnswer(i api.InboxItem, words []string) (a api.AnswerRequest, err erro
 // questionAnswer has an answer for each part of a question.
 func questionAnswer(i api.InboxItem, words []string) (a api.AnswerRequest, err error) {
 	if len(words) != len(i.Questions) {
-		return a, errors.Remedy(errors.Newf(errors.Invalid, "inbox item %d: %s given, and the question has %s", i.Number,
-			chat.Count(len(words), "answer"), chat.Count(len(i.Questions), "part")),
-			"see its parts: harvest inbox show %d; quote answers of several words", i.Number)
+		err = errors.Newf(errors.Invalid, "inbox item %d: %s given, and the question has %s", i.Number,
+			chat.Count(len(words), "answer"), chat.Count(len(i.Questions), "part"))
+		return a, errors.Remedy(err, "see its parts: harvest inbox show %d; quote answers of several words", i.Number)
 	}
 	a.Allow, a.Answers = true, map[string]string{}
 	for n, q := range i.Questions {

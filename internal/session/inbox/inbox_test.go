@@ -83,7 +83,8 @@ func (d *desk) items(account string) []string {
 	}
 	words := []string{}
 	for _, i := range slices.Backward(found) {
-		words = append(words, strings.TrimSpace(fmt.Sprintf("%d %s %s %s %s", i.Number, i.Kind, i.What, i.State, i.Answer)))
+		text := fmt.Sprintf("%d %s %s %s %s", i.Number, i.Kind, i.What, i.State, i.Answer)
+		words = append(words, strings.TrimSpace(text))
 	}
 	return words
 }

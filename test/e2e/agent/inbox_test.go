@@ -162,7 +162,8 @@ func TestInbox(t *testing.T) {
 	testenv.Eventually(t, "the messages of the webhook", func() bool { return len(web.messages()) >= 2 })
 	got := web.messages()
 	if len(got) != 2 || got[0].Type != "inbox.added" || got[0].Data.Number != 1 || got[1].Data.Number != 2 ||
-		got[0].Data.Account != "personal" || got[0].Data.SubAgent == "" || got[1].Data.Questions[0].Text != "Which colour?" {
+		got[0].Data.Account != "personal" || got[0].Data.SubAgent == "" ||
+		got[1].Data.Questions[0].Text != "Which colour?" {
 		t.Errorf("%+v", got)
 	}
 	testenv.Eventually(t, "the messages of the command", func() bool {

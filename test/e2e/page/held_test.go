@@ -52,7 +52,7 @@ func TestPageHoldsQueue(t *testing.T) {
 	// Cancelling fails: the stop does not depend on it.
 	b.do(chromedp.Evaluate(`{ window.asked = []; const real = window.real = window.fetch; window.fetch = (to, o) => {
 		const at = String(to).replace(/.*ses_\w+/, '');
-		if (o?.method !== undefined && o.method !== 'GET' && at !== String(to)) window.asked.push(o.method + ' ' + at); // of the session
+		if (at !== String(to) && o?.method !== undefined && o.method !== 'GET') window.asked.push(o.method + ' ' + at);
 		return o?.method === 'DELETE' ? Promise.reject(new TypeError('no connection')) : real(to, o); }; }`, nil))
 	b.click(".composer button", "Stop")
 	b.sees(".note", "Stopped")

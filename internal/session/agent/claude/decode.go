@@ -143,8 +143,8 @@ func (c *conversation) Decode(line []byte) []agent.Event {
 	})
 }
 
-// parent returns the tool call that runs the sub-agent of a line. The request for a decision lacks it: it is that of the
-// tool call that the decision is about.
+// parent returns the tool call that runs the sub-agent of a line. The request for a decision lacks it: it is that of
+// the tool call that the decision is about.
 func (c *conversation) parent(p *printed, events []agent.Event) string {
 	if p.Request != nil {
 		return c.parents[p.Request.ToolUseID]

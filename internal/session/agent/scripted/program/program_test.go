@@ -249,7 +249,8 @@ func TestApproveAsASubAgent(t *testing.T) {
 		w.send(t, w.Prompt("p", "/agent explore /approve echo ran"))
 		events := w.until(t, agent.Asked)
 		call, ask := find(events, agent.ToolStarted), events[len(events)-1]
-		if call.Tool != "Task" || string(call.Input) != `{"description":"approve echo ran","subagent_type":"explore"}` ||
+		const task = `{"description":"approve echo ran","subagent_type":"explore"}`
+		if call.Tool != "Task" || string(call.Input) != task ||
 			call.Parent != "" || ask.Parent != call.ID || ask.Tool != "Bash" ||
 			string(ask.Input) != `{"command":"echo ran"}` {
 			t.Errorf("the sub-agent is %+v, the question %+v", call, ask)
@@ -260,7 +261,8 @@ func TestApproveAsASubAgent(t *testing.T) {
 		}
 		w.send(t, line)
 		events = w.until(t, agent.Done)
-		if said := find(events, agent.MessageCompleted); !answer.Allow && (said.Text != want || said.Parent != call.ID) {
+		said := find(events, agent.MessageCompleted)
+		if !answer.Allow && (said.Text != want || said.Parent != call.ID) {
 			t.Errorf("after a denial: %+v", said)
 		}
 		if ran := find(events, agent.ToolCompleted); answer.Allow && (ran.Text != want || ran.Parent != call.ID) {
