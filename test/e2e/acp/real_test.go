@@ -103,8 +103,8 @@ type run struct {
 	facts
 }
 
-// testReal checks a session with a real agent: a command after a question that waits while the server is killed, a stop,
-// a crash in the middle of a turn, a change of the model, a model that refuses the key, and a session that continues
+// testReal checks a session with a real agent: a command after a question that waits while the server is killed, a
+// stop, a crash in the middle of a turn, a change of the model, a model that refuses the key, and one that continues
 // the conversation.
 //
 // mission: E1, E2, E4, F6

@@ -69,6 +69,7 @@ var pages = map[string]page{
 		"harvest run --timeout 2s --code 'while True: pass'": 124,
 	}},
 	"agent-image.md": {all: agentImage},
+	"agents.md":      {all: "needs an image with an agent of another maker"},
 	"cli.md":         {all: "is generated from the help, with examples of things that do not exist"},
 	"credentials.md": {setup: func(f *fixture) {
 		for _, name := range []string{"GITHUB_TOKEN", "API_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
@@ -89,6 +90,10 @@ var pages = map[string]page{
 		f.file(".npmrc", "registry=https://registry.example.org\n")
 	}, not: map[string]string{
 		"harvest run --dockerfile-command 'RUN apt-get update && apt-get install -y jq' -- jq --version": internet,
+	}},
+	"inbox.md": {setup: func(f *fixture) {
+		f.before = []string{"harvest agent --approval ask --repo none -d '/approve ls'",
+			"until harvest inbox -o name | grep -q .; do sleep 0.1; done"}
 	}},
 	"install.md": {not: map[string]string{
 		"curl -fsSLO https://raw.githubusercontent.com/RelevanceAI/harvest/main/install.sh": internet,
