@@ -9,7 +9,7 @@ var exceptions = map[string]string{
 	"internal/base/testenv/wait.go time.Sleep":  "it polls a condition that sends no event",
 
 	"internal/session/agent/release/release.go os.Setenv": "the part has the environment of its process",
-	"tools/bench/modal.go os.Setenv":                      "Modal's SDK takes its server's address from the environment alone",
+	"tools/bench/modal.go os.Setenv":                      "Modal's SDK takes its server from the environment alone",
 
 	"internal/engine/fake/fault.go context.Background":  "injected faults run by themselves; no caller waits for them",
 	"internal/engine/fake/engine.go os.Exit":            "the entry of a helper process",
