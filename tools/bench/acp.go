@@ -91,7 +91,9 @@ func (h *handmade) measure(ctx context.Context, name, model string) error {
 	}
 	files := []string{"rm", "-f"}
 	for _, s := range mcp.Servers() {
-		files = append(files, s.Command...)
+		if len(s.Command) > 1 {
+			files = append(files, s.Command[1]) // the program; before it stands Node.js
+		}
 	}
 	if err := h.inside(ctx, "root", files...); err != nil {
 		return err
@@ -128,8 +130,12 @@ func (h *handmade) prompt() string {
 	return prompt
 }
 
-// harvest sends a prompt to the session, and ends its agent when the model was asked. then is called before.
+// harvest sends a prompt to the session, whose agent has ended, and stops the turn when the model was asked. The agent
+// stays: without it, the session has no way to the model. then is called before the stop.
 func (h *handmade) harvest(ctx context.Context, then func() error) (took float64, err error) {
+	if err := h.end(ctx, "harvest"); err != nil {
+		return 0, err
+	}
 	begin := time.Now()
 	if _, err := h.d.Send(ctx, h.session.ID, h.prompt()); err != nil {
 		return 0, err
@@ -146,10 +152,7 @@ func (h *handmade) harvest(ctx context.Context, then func() error) (took float64
 	if err := h.d.StopSession(ctx, h.session.ID); err != nil {
 		return 0, err
 	}
-	if err := h.event(ctx, "done"); err != nil {
-		return 0, err
-	}
-	return took, h.clean(ctx)
+	return took, h.event(ctx, "done")
 }
 
 // hand starts the agent by hand, and ends it when the model was asked.
@@ -168,14 +171,14 @@ func (h *handmade) hand(ctx context.Context) (took float64, err error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	err = h.clean(ctx)
+	err = h.end(ctx, "hand")
 	<-ended // killed
 	return took, err
 }
 
-// clean ends the agents in the sandbox. The session needs a moment to see it.
-func (h *handmade) clean(ctx context.Context) error {
-	if err := h.inside(ctx, "root", "python3", "-c", byHand, "end"); err != nil {
+// end ends the agents of a way. The session needs a moment to see it.
+func (h *handmade) end(ctx context.Context, way string) error {
+	if err := h.inside(ctx, "root", "python3", "-c", byHand, "end", way); err != nil {
 		return err
 	}
 	return pause(ctx, time.Second)

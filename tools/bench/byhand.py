@@ -1,6 +1,7 @@
 # Starts an agent that speaks the Agent Client Protocol, and sends it a prompt: what Harvest's bridge does, by hand.
 # Arguments: "find" and a file, which gets the command and environment of the agent that the bridge has started;
-# "start", that file and a prompt; "end", which kills all of both ways.
+# "start", that file and a prompt; "end" and "harvest" or
+# "hand", which kills the agents of that way.
 import glob, json, os, signal, subprocess, sys, time
 
 
@@ -39,8 +40,8 @@ def start(at, prompt):
     ask(3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": prompt}]})
 
 
-def running():
-    """Returns the processes of both ways, parents first."""
+def running(way):
+    """Returns the processes of a way, parents first."""
     parents, found = {}, []
     for p in glob.glob("/proc/[0-9]*"):
         try:
@@ -48,15 +49,15 @@ def running():
             args = open(p + "/cmdline").read().split("\0")
         except OSError:
             continue
-        if args[0].endswith("harvest-acp") or args[-4:-2] == ["start", "/tmp/by-hand.json"]:
+        if args[0].endswith("harvest-acp") if way == "harvest" else args[-4:-2] == ["start", "/tmp/by-hand.json"]:
             found.append(int(p[6:]))
     for p in found:
         found += [c for c, parent in parents.items() if parent == p and c not in found]
     return found
 
 
-def end():
-    while alive := running():
+def end(way):
+    while alive := running(way):
         for p in alive:
             try:
                 os.kill(p, signal.SIGKILL)
@@ -66,7 +67,7 @@ def end():
 
 
 if sys.argv[1] == "end":
-    end()
+    end(sys.argv[2])
 elif sys.argv[1] == "find":
     find(sys.argv[2])
 else:
