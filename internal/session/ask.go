@@ -14,7 +14,7 @@ import (
 // cost and limits; its messages have the purpose. ask does not wait for other turns: Conflict. Its time limit is
 // SummaryWait.
 func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error) {
-	if !models.Needed(r.m.program(r.session().Agent)) {
+	if !models.Needed(programOf(r.m, r.session().Agent)) {
 		return "", errors.Newf(errors.Unsupported, "the agent has no model")
 	}
 	var m records.Message

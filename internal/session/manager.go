@@ -128,9 +128,9 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
-	if chosen != "" && m.program(chosen) == nil {
+	if chosen != "" && programOf(m, chosen) == nil {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "agents.default: unknown agent %.40q", chosen),
-			"use one of %s", m.agentNames())
+			"use one of %s", agentNames(m))
 	}
 	var err error
 	if m.inputs, err = inputs.Open(opts.Uploads); err != nil {
@@ -224,9 +224,9 @@ func Check(m *Manager, account string, req Request) error {
 // plan validates req. repos are the repositories of the session that req continues; nil: req names them.
 func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (records.Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
-	if m.program(name) == nil {
+	if programOf(m, name) == nil {
 		return records.Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name),
-			"use one of %s, or a command with arguments that speaks ACP", m.agentNames())
+			"use one of %s, or a command with arguments that speaks ACP", agentNames(m))
 	}
 	if req.Prompt != "" {
 		if err := records.CheckPrompt(req.Prompt); err != nil {
@@ -243,12 +243,12 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 			return records.Session{}, err
 		}
 	}
-	if err := m.models().CheckKeys(m.program(name), req.Sandbox.Env); err != nil {
+	if err := m.models().CheckKeys(programOf(m, name), req.Sandbox.Env); err != nil {
 		return records.Session{}, err
 	}
 	version := cmp.Or(req.Release, m.opts.Releases[name])
 	if version != "" {
-		if _, err := release.Of(name, m.program(name), version); err != nil {
+		if _, err := release.Of(name, programOf(m, name), version); err != nil {
 			return records.Session{}, err
 		}
 	}
@@ -276,9 +276,9 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 	}, nil
 }
 
-// program returns the agent of a name, or of a command: a name with a space or a slash. It returns nil if there
+// programOf returns the agent of a name, or of a command: a name with a space or a slash. It returns nil if there
 // is none.
-func (m *Manager) program(name string) agent.Agent {
+func programOf(m *Manager, name string) agent.Agent {
 	if a := m.opts.Agents[name]; a != nil || m.opts.Command == nil || !strings.ContainsAny(name, " /") ||
 		len(name) > maxCommand || strings.ContainsFunc(name, unicode.IsControl) {
 		return a
@@ -286,7 +286,7 @@ func (m *Manager) program(name string) agent.Agent {
 	return m.opts.Command(name)
 }
 
-func (m *Manager) agentNames() string {
+func agentNames(m *Manager) string {
 	return strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
 }
 
@@ -296,7 +296,7 @@ const maxCommand = 4 << 10
 // imageFor returns the image for sessions that do not name one. An agent may name a smaller image than the one for
 // all agents.
 func (m *Manager) imageFor(name string) string {
-	if a, ok := m.program(name).(interface{ Image() string }); ok {
+	if a, ok := programOf(m, name).(interface{ Image() string }); ok {
 		return a.Image()
 	}
 	return m.opts.Image

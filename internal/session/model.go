@@ -19,7 +19,7 @@ func (m *Manager) models() models.Connector {
 // openLine opens the line to the model for the agent's process.
 func (r *runner) openLine() {
 	s := r.session()
-	if r.line != nil || !models.Needed(r.m.program(s.Agent)) {
+	if r.line != nil || !models.Needed(programOf(r.m, s.Agent)) {
 		return
 	}
 	r.line = r.m.models().Open(logf.With(r.m.ctx, "session_id", r.id), r.account, s.SandboxID, model.Grant{

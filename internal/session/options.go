@@ -97,7 +97,7 @@ func renew(ctx context.Context, r *runner) bool {
 	if r.agent != nil {
 		if r.renewAt.IsZero() {
 			logf.Infof(ctx, "end the agent's process, so that its options change")
-			r.renewAt = time.Now().Add(r.stopGrace())
+			r.renewAt = time.Now().Add(stopGrace(r))
 			r.agent.Close()
 		}
 		return false

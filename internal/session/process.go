@@ -28,7 +28,7 @@ func setupOf(s records.Session) agent.Setup {
 // failed, or a new sandbox is being created for it.
 func (r *runner) start(ctx context.Context) bool {
 	s := r.session()
-	program := r.m.program(s.Agent)
+	program := programOf(r.m, s.Agent)
 	r.openLine()
 	setup, err := r.equip(ctx, program)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *runner) attach(ctx context.Context, s records.Session) {
 	}
 	setup := setupOf(s)
 	setup.Again = true
-	r.agent, r.conv = p, r.m.program(s.Agent).Open(setup)
+	r.agent, r.conv = p, programOf(r.m, s.Agent).Open(setup)
 	if r.current == nil {
 		r.closeGate() // the first prompt may still have to wait
 	}

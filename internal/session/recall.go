@@ -91,7 +91,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 		if req.Effort == "" {
 			req.Effort = old.NextOptions().Effort
 		}
-		if _, ok := m.program(old.Agent).(agent.Keeper); ok {
+		if _, ok := programOf(m, old.Agent).(agent.Keeper); ok {
 			req.conversation = old.Conversation
 		}
 	}

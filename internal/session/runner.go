@@ -564,14 +564,14 @@ func (r *runner) interrupt(why string) {
 	if r.stopped != "" {
 		return
 	}
-	r.stopped, r.killAt = why, time.Now().Add(r.stopGrace())
+	r.stopped, r.killAt = why, time.Now().Add(stopGrace(r))
 	r.change(func(s *records.Session) { s.Stopping = why })
 	r.agent.Write(r.conv.Interrupt())
 }
 
 // stopGrace returns the time between the interrupt of a turn and the kill of the agent's process.
-func (r *runner) stopGrace() time.Duration {
-	if s, ok := r.m.program(r.session().Agent).(agent.Stopper); ok {
+func stopGrace(r *runner) time.Duration {
+	if s, ok := programOf(r.m, r.session().Agent).(agent.Stopper); ok {
 		return max(r.m.opts.StopGrace, s.StopGrace())
 	}
 	return r.m.opts.StopGrace
@@ -677,7 +677,7 @@ func (r *runner) watch(ctx context.Context) {
 	r.watchGate(now)
 	if r.current == nil {
 		if !r.renewAt.IsZero() && !now.Before(r.renewAt) {
-			r.renewAt = now.Add(r.stopGrace())
+			r.renewAt = now.Add(stopGrace(r))
 			r.agent.Kill(ctx)
 		}
 		return

@@ -156,13 +156,13 @@ func TestProgram(t *testing.T) {
 	for name, want := range map[string]time.Duration{"scripted": time.Second, "slow": time.Minute,
 		"x --acp": time.Minute, "/bin/x": time.Minute, "x": 0, "": 0, "x \x00": 0,
 		"x " + strings.Repeat("y", 5000): 0} {
-		if found := m.program(name) != nil; found != (want > 0) {
+		if found := programOf(m, name) != nil; found != (want > 0) {
 			t.Errorf("%.20q: found %v", name, found)
 		}
 		if want == 0 {
 			continue
 		}
-		if got := newRunner(m, records.Session{Agent: name}).stopGrace(); got != want {
+		if got := stopGrace(newRunner(m, records.Session{Agent: name})); got != want {
 			t.Errorf("%q: %s, want %s", name, got, want)
 		}
 	}

@@ -154,7 +154,7 @@ func (f *face) request(m jsonrpc.Message) {
 		f.write(jsonrpc.NewError(m.ID, jsonrpc.MethodNotFound, "unknown method "+m.Method))
 		return
 	}
-	todo, err := handle(m.Params)
+	run, err := handle(m.Params)
 	if err != nil {
 		f.fail(m.ID, err)
 		return
@@ -164,7 +164,7 @@ func (f *face) request(m jsonrpc.Message) {
 	f.running[string(m.ID)] = cancel
 	f.mu.Unlock()
 	go func() {
-		result, after, err := todo(ctx)
+		result, after, err := run(ctx)
 		cancelled := ctx.Err() != nil
 		f.mu.Lock()
 		delete(f.running, string(m.ID))

@@ -14,8 +14,9 @@ import (
 const working = "touch working; until test -e over; do sleep 0.1; done"
 
 // segv kills the agent with SIGSEGV once its tool works: the program that the bridge has started.
-const segv = `until test -e /workspace/work/working; do sleep 0.1; done
-rm /workspace/work/working
+const segv = `cd /workspace/work
+until test -e working; do sleep 0.1; done
+rm working
 found=1
 for p in /proc/[0-9]*; do
 	parent=$(sed 's/.*) //' $p/stat 2>/dev/null | cut -d' ' -f2)

@@ -18,6 +18,9 @@ import (
 	"github.com/RelevanceAI/harvest/test/stubs/modeltest"
 )
 
+// dir is the directory of a session without a repository.
+const dir = "/workspace/work"
+
 // real is a built-in agent, with the variables of a server whose agents use it: the address of the stub, and a key.
 type real struct {
 	name, base, path, key string
@@ -205,7 +208,7 @@ func (r *run) first() {
 		r.Errorf("tool: %+v", tool)
 	}
 	r.Output = strings.Contains(tool.Text, "walnut")
-	r.h.Must("sandbox", "exec", r.h.Box(), "--", "grep", "-q", "walnut", "/workspace/work/a")
+	r.h.Must("sandbox", "exec", r.h.Box(), "--", "grep", "-q", "walnut", dir+"/a")
 	out := r.h.Must("sandbox", "exec", "--user", "root", r.h.Box(), "--", "sh", "-c",
 		"cat /proc/[0-9]*/environ | grep -ac "+host.ModelKey+" || true")
 	if strings.TrimSpace(out) != "0" {
@@ -218,13 +221,13 @@ func (r *run) stopped() {
 	r.h.Must("send", "-d", r.id, "[long] go")
 	r.allow()
 	r.h.Must("sandbox", "exec", r.h.Box(), "--", "sh", "-c",
-		"until test -e /workspace/work/working; do sleep 0.1; done")
+		"cd "+dir+"; until test -e working; do sleep 0.1; done")
 	r.h.Must("stop", r.id)
 	if done := r.done(); !done.Data.Interrupted {
 		r.Errorf("stopped: %+v", done.Data)
 	}
 	r.Stop = "the turn ends"
-	r.h.Must("sandbox", "exec", r.h.Box(), "--", "rm", "-f", "/workspace/work/working")
+	r.h.Must("sandbox", "exec", r.h.Box(), "--", "rm", "-f", dir+"/working")
 }
 
 // crashed is a turn in which the agent dies.
@@ -238,7 +241,7 @@ func (r *run) crashed() {
 	}
 	r.after = crashed.ID
 	r.allow() // the agent got the prompt again
-	r.h.Must("sandbox", "exec", r.h.Box(), "--", "touch", "/workspace/work/over")
+	r.h.Must("sandbox", "exec", r.h.Box(), "--", "touch", dir+"/over")
 	if done := r.done(); done.Data.Failed {
 		r.Errorf("after the crash: %+v", done.Data)
 	}

@@ -472,7 +472,7 @@ func TestInstallFromLock(t *testing.T) {
 	program("npm", `echo "$PWD" >> `+home+`/calls; mkdir -p node_modules/.bin
 		printf '#!/bin/sh\n' > node_modules/.bin/gemini; chmod +x node_modules/.bin/gemini`)
 	if _, err := os.Stat(npm.ImageNode); err == nil {
-		t.Skip("this machine has the image's Node.js")
+		t.Skip("run it outside of the agent image: its Node.js, " + npm.ImageNode + ", would come first")
 	}
 	var said []string
 	say := func(text string) { said = append(said, text) }
