@@ -87,8 +87,7 @@ func commandProfile(name, command string) acp.Profile {
 	return acp.Profile{ID: name, Args: []string{"/bin/sh", "-c", "exec " + command}}
 }
 
-// profiles are the built-in agents that speak ACP. Codex, Gemini, Qwen, pi and Copilot reach their models with the
-// credentials in their sandbox.
+// profiles are the built-in agents that speak ACP.
 var profiles = []acp.Profile{
 	{ID: "claude-acp", NPM: "@agentclientprotocol/claude-agent-acp@0.101.0", Args: []string{"claude-agent-acp"},
 		Lock: "claude-acp", Access: claudeAccess,
@@ -109,7 +108,9 @@ var profiles = []acp.Profile{
 	{ID: "qwen", NPM: "@qwen-code/qwen-code@0.24.4", Args: []string{"qwen", "--acp"}, Lock: "qwen", Access: qwenAccess,
 		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
 		Record:    `"$HOME"/.qwen/projects/*/chats/"$CONVERSATION"*`},
-	{ID: "pi", Args: []string{"pi-acp"}, Lock: "pi", Record: `"$HOME"/.pi/agent/sessions/*/*"$CONVERSATION"*`},
+	{ID: "pi", Args: []string{"pi-acp"}, Lock: "pi", Access: piAccess,
+		Providers: []agent.Provider{agent.Anthropic, agent.OpenAI, agent.OpenRouter, agent.Gemini},
+		Record:    `"$HOME"/.pi/agent/sessions/*/*"$CONVERSATION"*`},
 	{ID: "copilot", NPM: "@github/copilot@1.0.102", Args: []string{"copilot", "--acp", "--stdio"}, Lock: "copilot",
 		Access:    copilotAccess,
 		Providers: []agent.Provider{agent.OpenAI, agent.OpenRouter},
@@ -159,6 +160,26 @@ func qwenAccess(a agent.Access, s agent.Setup) map[string]string {
 func copilotAccess(a agent.Access, s agent.Setup) map[string]string {
 	return map[string]string{"COPILOT_PROVIDER_BASE_URL": a.URL, "COPILOT_PROVIDER_TYPE": "openai",
 		"COPILOT_PROVIDER_API_KEY": a.Token, "COPILOT_MODEL": cmp.Or(s.Model, "gpt-5.5")}
+}
+
+// piProviders are pi's names of providers, and the variables of their credentials.
+var piProviders = map[agent.AccessKind][2]string{
+	agent.AccessKey: {"anthropic", "ANTHROPIC_API_KEY"}, agent.AccessBearer: {"anthropic", "ANTHROPIC_AUTH_TOKEN"},
+	agent.AccessOAuth: {"anthropic", "ANTHROPIC_OAUTH_TOKEN"}, agent.AccessOpenAI: {"openai", "OPENAI_API_KEY"},
+	agent.AccessOpenRouter: {"openrouter", "OPENROUTER_API_KEY"}, agent.AccessGemini: {"google", "GEMINI_API_KEY"},
+}
+
+// piAccess names the address for Harvest's extension of pi: pi itself takes it only from a file, which is the user's.
+func piAccess(a agent.Access, _ agent.Setup) map[string]string {
+	p := piProviders[a.Kind]
+	env := map[string]string{p[1]: a.Token}
+	if a.URL != "" {
+		env["HARVEST_MODEL_PROVIDER"], env["HARVEST_MODEL_URL"] = p[0], a.URL
+	}
+	if a.URL != "" && a.Kind == agent.AccessGemini {
+		env["HARVEST_MODEL_URL"] += "/v1beta"
+	}
+	return env
 }
 
 // openCodeEnv makes OpenCode ask as the approval says: its modes do not.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/agent/agenttest"
@@ -62,6 +64,32 @@ func TestAgents(t *testing.T) {
 	if env := all["claude-acp"].Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t",
 		URL: "http://gateway"}}).Env; env["ANTHROPIC_BASE_URL"] != "http://gateway" {
 		t.Errorf("%v", env)
+	}
+}
+
+// TestPi checks that pi gets its provider's own variable, and the address for the extension unless pi knows it.
+func TestPi(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		access agent.Access
+		want   map[string]string
+	}{
+		{agent.Access{Kind: agent.AccessKey, URL: "http://g"}, map[string]string{"ANTHROPIC_API_KEY": "t",
+			"HARVEST_MODEL_PROVIDER": "anthropic", "HARVEST_MODEL_URL": "http://g"}},
+		{agent.Access{Kind: agent.AccessBearer}, map[string]string{"ANTHROPIC_AUTH_TOKEN": "t"}},
+		{agent.Access{Kind: agent.AccessOpenAI, URL: "http://g/v1"}, map[string]string{"OPENAI_API_KEY": "t",
+			"HARVEST_MODEL_PROVIDER": "openai", "HARVEST_MODEL_URL": "http://g/v1"}},
+		{agent.Access{Kind: agent.AccessOpenRouter, URL: "http://g/v1"}, map[string]string{"OPENROUTER_API_KEY": "t",
+			"HARVEST_MODEL_PROVIDER": "openrouter", "HARVEST_MODEL_URL": "http://g/v1"}},
+		{agent.Access{Kind: agent.AccessGemini, URL: "http://g"}, map[string]string{"GEMINI_API_KEY": "t",
+			"HARVEST_MODEL_PROVIDER": "google", "HARVEST_MODEL_URL": "http://g/v1beta"}},
+		{agent.Access{Kind: agent.AccessGemini}, map[string]string{"GEMINI_API_KEY": "t"}},
+	} {
+		c.access.Token = "t"
+		got := builtIn()["pi"].Command(agent.Setup{Access: &c.access}).Env
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%+v: %s", c.access, diff)
+		}
 	}
 }
 

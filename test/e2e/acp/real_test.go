@@ -76,6 +76,28 @@ func TestRealQwen(t *testing.T) {
 		models: [2]string{"gpt-5.5", "gpt-6.2-sol"}})
 }
 
+func TestRealPi(t *testing.T) {
+	testReal(t, real{name: "pi", base: "ANTHROPIC_BASE_URL", key: "ANTHROPIC_API_KEY",
+		models: [2]string{"anthropic/claude-haiku-4-5", "anthropic/claude-opus-4-6"}})
+}
+
+// TestRealPiProviders checks that pi reaches the models of the other providers through the server, too.
+//
+// mission: E1, E2
+func TestRealPiProviders(t *testing.T) {
+	for _, a := range []real{
+		{base: "OPENAI_BASE_URL", path: "/v1", key: "OPENAI_API_KEY", models: [2]string{"openai/gpt-5.5"}},
+		{base: "OPENROUTER_BASE_URL", path: "/v1", key: "OPENROUTER_API_KEY",
+			models: [2]string{"openrouter/openai/gpt-5.5"}},
+		{base: "GOOGLE_GEMINI_BASE_URL", key: "GEMINI_API_KEY", models: [2]string{"google/gemini-3.1-pro-preview"}},
+	} {
+		t.Run(a.key, func(t *testing.T) {
+			a.name = "pi"
+			begin(t, a).first()
+		})
+	}
+}
+
 func TestRealCopilot(t *testing.T) {
 	testReal(t, real{name: "copilot", base: "OPENAI_BASE_URL", path: "/v1", key: "OPENAI_API_KEY",
 		models: [2]string{"gpt-5.5", "gpt-6.2-sol"}})
@@ -91,7 +113,7 @@ type facts struct {
 	Cause    string `json:"cause"`    // of a turn whose model refuses the key
 	Continue string `json:"continue"` // what --continue gives the model: "its record", or "the last messages"
 	Crash    string `json:"crash"`    // what follows if it dies of a signal in a turn
-	Restart  string `json:"restart"`  // what follows if the server dies while a question waits
+	Restart  string `json:"restart"`  // what follows if the server dies while a question waits, or a command runs
 	Stop     string `json:"stop"`     // what follows harvest stop while a command runs
 }
 
@@ -112,6 +134,21 @@ type run struct {
 //
 // mission: E1, E2, E4, F6
 func testReal(t *testing.T, a real) {
+	r := begin(t, a)
+	r.first()
+	r.stopped()
+	r.crashed()
+	r.changed()
+	r.broken()
+	r.continued()
+	if a.forgets {
+		r.Continue = "its record, or the last messages"
+	}
+	r.record()
+}
+
+// begin starts the session, with its first turn.
+func begin(t *testing.T, a real) *run {
 	testenv.Long(t)
 	stub := modeltest.New(t, host.ModelKey)
 	look := a.call("echo walnut > a; cat a")
@@ -123,19 +160,10 @@ func testReal(t *testing.T, a real) {
 	stub.Script("broken", modeltest.Step{Status: 401, Kind: "authentication_error"})
 	stub.Script("last", modeltest.Step{Say: "Well."})
 	r := &run{T: t, h: host.NewModel(t, stub), stub: stub, real: a}
-	defer r.explain()
+	t.Cleanup(r.explain)
 	r.h.Must(append(a.prepare(t, r.h, stub), "--approval", "ask", "[first] go")...)
 	r.id = r.h.Session()
-	r.first()
-	r.stopped()
-	r.crashed()
-	r.changed()
-	r.broken()
-	r.continued()
-	if a.forgets {
-		r.Continue = "its record, or the last messages"
-	}
-	r.record()
+	return r
 }
 
 // explain shows what the agent asked the model, and what it said about itself, if the test has failed.
@@ -196,12 +224,12 @@ func (r *run) first() {
 		r.Command = strings.Contains(string(e.Data.Input), "echo walnut")
 		r.h.Kill()
 		r.h.Must("answer", r.id, e.Data.ID, "--allow")
+		r.Restart = "the answer reaches it"
 	}
 	done := r.done()
 	if done.Data.Failed || done.Data.Text != "It is written." {
 		r.Fatalf("done: %+v; %s", done.Data, r.h.Log())
 	}
-	r.Restart = "the answer reaches it"
 	r.Usage = done.Data.Usage != nil && done.Data.Usage.OutputTokens > 0 && done.Data.Usage.Cost > 0
 	tool := r.h.Event(r.id, 0, "tool.completed").Data
 	if tool.Failed {
@@ -230,7 +258,7 @@ func (r *run) stopped() {
 	r.h.Must("sandbox", "exec", r.h.Box(), "--", "rm", "-f", dir+"/working")
 }
 
-// crashed is a turn in which the agent dies.
+// crashed is a turn in which the agent dies. The server is killed in it if the agent asks nothing.
 func (r *run) crashed() {
 	r.h.Must("send", "-d", r.id, "[crash] go")
 	r.allow()
@@ -241,8 +269,12 @@ func (r *run) crashed() {
 	}
 	r.after = crashed.ID
 	r.allow() // the agent got the prompt again
+	if !r.Asks {
+		r.h.Kill()
+		r.Restart = "the turn continues"
+	}
 	r.h.Must("sandbox", "exec", r.h.Box(), "--", "touch", dir+"/over")
-	if done := r.done(); done.Data.Failed {
+	if done := r.done(); done.Data.Failed || !r.Asks && done.Data.Text != "I went on." {
 		r.Errorf("after the crash: %+v", done.Data)
 	}
 	r.Crash = "it starts again, with the prompt"

@@ -35,6 +35,9 @@ type program struct {
 // installed returns the agent's command, and makes it available: with the embedded lock of a name, or with a script of
 // the user, unless PATH has the program. say reports that it takes time.
 func installed(ctx context.Context, command []string, lock, script string, say func(string)) (program, error) {
+	if err := furnish(lock); err != nil {
+		return program{}, err
+	}
 	if _, err := exec.LookPath(programOf(command)); err == nil {
 		return program{args: withNode(command)}, nil
 	}
