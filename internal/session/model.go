@@ -65,8 +65,8 @@ func believed(e agent.Event, answer *model.Failure) agent.Event {
 	return e
 }
 
-// usage returns the usage of a turn: that which the agent reports, or else that which the gateway has counted. Agents
-// without a price list report tokens only.
+// usage returns the usage of a turn: that which the agent reports, or else that which the gateway has counted. Some
+// agents report tokens only, some the cost only, and some neither.
 func (r *runner) usage(reported *agent.Usage) agent.Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,6 +74,10 @@ func (r *runner) usage(reported *agent.Usage) agent.Usage {
 		return r.used
 	}
 	u := *reported
+	if u.InputTokens+u.OutputTokens+u.CacheReadTokens+u.CacheWriteTokens == 0 {
+		u = r.used
+		u.Cost, u.Unpriced = reported.Cost, reported.Unpriced
+	}
 	if u.Cost == 0 {
 		u.Cost, u.Unpriced = r.used.Cost, r.used.Unpriced
 	}

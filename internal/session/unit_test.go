@@ -136,6 +136,8 @@ func TestUsageOfTurn(t *testing.T) {
 		want     agent.Usage
 	}{
 		{nil, counted},
+		{&agent.Usage{}, counted},
+		{&agent.Usage{Cost: 0.7}, agent.Usage{InputTokens: 10, OutputTokens: 5, Cost: 0.7}},
 		{&agent.Usage{InputTokens: 12}, agent.Usage{InputTokens: 12, Cost: 0.5, Unpriced: true}},
 		{&agent.Usage{InputTokens: 12, Cost: 0.7}, agent.Usage{InputTokens: 12, Cost: 0.7}},
 	} {

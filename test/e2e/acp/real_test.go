@@ -360,7 +360,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	yes := map[bool]string{true: "yes", false: "no"}
-	table := "| agent | asks | shows the command | shows the output | reports usage | changes the model | " +
+	table := "| agent | asks | shows the command | shows the output | usage of turns | changes the model | " +
 		"key refused | `--continue` has |\n|---|---|---|---|---|---|---|---|\n"
 	for _, file := range files {
 		var f facts
