@@ -3,6 +3,7 @@
 
 import { announcer } from './announce.js';
 import { call, follow } from './api.js';
+import { Commands } from './commands.js';
 import { Conversation } from './conversation.js';
 import { intent, keep, kept, promptOf, trimmed } from './drafts.js';
 import { endNotice, ends } from './end.js';
@@ -45,7 +46,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Write a prompt', autocomplete: 'off' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
   const stop = button('Stop', () => act(() => call('POST', `v1/sessions/${session.id}/stop?hold=true`)), { class: 'danger', hidden: true });
-  const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue.el, error, h('div', { class: 'row' }, input, send, stop));
+  const offers = new Commands(input);
+  const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue.el, error, offers.el, h('div', { class: 'row' }, input, send, stop));
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
   const search = finder(log);
@@ -220,6 +222,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       if (focused && keyboard()) input.focus();
       answering();
     },
+    'agent.commands': (e) => offers.set(e.commands),
     done: (e) => {
       answering();
       const u = e.usage;
@@ -281,6 +284,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     input.style.height = 'auto';
     input.style.height = `${Math.min(input.scrollHeight + 2, innerHeight / 3)}px`;
     keep(draft, [sending, input.value].filter(Boolean).join('\n'));
+    offers.show();
   };
   composer.addEventListener('submit', submit);
   input.addEventListener('input', grow);

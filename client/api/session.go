@@ -275,6 +275,8 @@ type SessionEvent struct {
 	Denial *Denial `json:"denial,omitempty"`
 	// Plan is set in agent.plan: all steps of the agent's plan.
 	Plan []PlanStep `json:"plan,omitempty"`
+	// Commands is set in agent.commands: all commands of the agent, in place of those of an earlier event.
+	Commands []AgentCommand `json:"commands,omitempty"`
 	// Changed is set in session.changed.
 	Changed *Changed `json:"changed,omitempty"`
 	// Context is set in done if the agent reports how full the model's context is.
@@ -285,6 +287,13 @@ type SessionEvent struct {
 type PlanStep struct {
 	Text   string `json:"text"`
 	Status string `json:"status,omitempty"` // "pending", "in_progress" or "completed"
+}
+
+// AgentCommand is a command of an agent, which a prompt that begins with a slash and its name runs.
+type AgentCommand struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Hint        string `json:"hint,omitempty"` // of what follows the name
 }
 
 // Context is how full the model's context is, in tokens.

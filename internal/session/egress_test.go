@@ -35,6 +35,11 @@ func TestDeniedConnectionsReachSession(t *testing.T) {
 	denied("a.example")
 	look("a.example") // the same destination: no further event
 	denied("b.example")
+	h.send(t, s.ID, "/compact") // the agent would not recognize it after a note
+	if done := w.until(t, "done"); done.data.Text != "did /compact" || done.data.Message.Note != "" {
+		t.Errorf("a command: %+v", done.data)
+	}
+	w.status(t, records.Done)
 	m := h.send(t, s.ID, "go on")
 	done := w.until(t, "done")
 	if note := done.data.Message.Note; !strings.HasPrefix(done.data.Text, "did "+note[:16]) ||

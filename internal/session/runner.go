@@ -338,7 +338,10 @@ func (r *runner) advance(ctx context.Context) {
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		r.lost = nil // they belong to completed turns
-		m.State, m.Started, m.Note = records.Running, time.Now().UTC(), cmp.Or(m.Note, r.denied.Next())
+		m.State, m.Started = records.Running, time.Now().UTC()
+		if m.Note == "" && !agent.IsCommand(m.Prompt) { // the agent would not recognize a command after a note
+			m.Note = r.denied.Next()
+		}
 		r.putMessage(m)
 		r.makeCurrent(&m)
 		fault.Point("turn.started")

@@ -333,6 +333,8 @@ func (m *Model) agentEvent(kind string, e api.SessionEvent) {
 		m.notef("the agent continues by itself: %s", reason)
 	case "agent.overridden", "agent.notice", "agent.silent":
 		m.notef("%s", e.Text)
+	case "agent.commands":
+		m.offered = e.Commands
 	case "agent.plan":
 		m.notef("plan: %s", Plan(e.Plan))
 	case "agent.retrying":

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -137,7 +138,7 @@ func (m *Model) command(text string) bool {
 	switch name {
 	case "/help":
 		var all []string
-		for line := range strings.SplitSeq(help, "\n") {
+		for line := range strings.SplitSeq(help+m.agentHelp(), "\n") {
 			all = append(all, wrap(line, m.room(), strings.Repeat(" ", indentOf(line)))...)
 		}
 		m.block(all...)
@@ -165,6 +166,24 @@ func (m *Model) command(text string) bool {
 		return false
 	}
 	return true
+}
+
+// agentHelp returns the help about the agent's own commands; "" if it has not reported any. A command with the name of
+// one of the conversation has a second slash.
+func (m *Model) agentHelp() string {
+	if len(m.offered) == 0 {
+		return ""
+	}
+	text := "\n\nThe agent offers these:\n"
+	for _, c := range m.offered {
+		name := FirstLine("/" + c.Name)
+		if strings.Contains(help+" ", "\n  "+name+" ") {
+			name = "/" + name
+		}
+		name = strings.TrimSpace(name + " " + FirstLine(c.Hint))
+		text += "\n" + strings.TrimRight(fmt.Sprintf("  %-16s %s", name, FirstLine(c.Description)), " ")
+	}
+	return text
 }
 
 // indentOf returns where the explanation of a line of help begins.

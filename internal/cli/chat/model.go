@@ -86,6 +86,7 @@ type Model struct {
 	answered  map[string]bool // questions that this terminal has answered, until the server says so
 
 	servers map[string]bool // whether each MCP server of the agent is ready; created when needed
+	offered []api.AgentCommand
 	cost    float64
 
 	editor editor

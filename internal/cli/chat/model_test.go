@@ -403,6 +403,13 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s: %+v", typed, a)
 		}
 	}
+	s.typed("/help\r")
+	s.lacks(s.all(), "The agent offers")
+	s.event("agent.commands", `{"commands":[{"name":"old"}]}`)
+	s.event("agent.commands",
+		`{"commands":[{"name":"compact","description":"Shorten\u001b it.","hint":"how"},{"name":"diff"}]}`)
+	s.typed("/help\r")
+	s.has(s.all(), "The agent offers these:\n\n  /compact how     Shorten it.\n  //diff")
 	s.typed("/diff\r")
 	s.later(2 * time.Second)
 	s.has(s.screen(), "reading the changes, 2 s")

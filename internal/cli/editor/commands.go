@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/cli/chat"
 )
 
 // command is a command that the editor offers in a prompt.
@@ -22,7 +23,7 @@ type input struct {
 	Hint string `json:"hint"`
 }
 
-// commands are Harvest's commands. Commands of the agent itself are part of a prompt.
+// commands are Harvest's commands. They precede those of the agent, which are part of a prompt.
 var commands = []command{
 	{"apply", "Apply the agent's changes to the files of the editor",
 		&input{"check, or 3way to write conflict markers"},
@@ -31,6 +32,21 @@ var commands = []command{
 		(*thread).checkout},
 	{"diff", "Show the agent's changes", nil, (*thread).diff},
 	{"end", "End the session and its sandbox", &input{"discard to lose changes that were not taken"}, (*thread).end},
+}
+
+// offers returns the update with the commands of Harvest and of the agent. t.mu is held.
+func (t *thread) offers() update {
+	all := slices.Clone(commands)
+	for _, c := range t.offered {
+		offer := command{Name: c.Name, About: chat.Plain(c.Description)}
+		if c.Hint != "" {
+			offer.Input = &input{chat.Plain(c.Hint)}
+		}
+		if !slices.ContainsFunc(commands, func(own command) bool { return own.Name == c.Name }) {
+			all = append(all, offer)
+		}
+	}
+	return update{Kind: "available_commands_update", Commands: all}
 }
 
 // command returns the work of a command of Harvest; nil for other prompts.

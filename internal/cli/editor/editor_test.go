@@ -471,6 +471,25 @@ func TestChange(t *testing.T) {
 	w.asked(t, `PATCH /v1/sessions/ses_2 {"model":"opus","effort":"high","approval":"ask"}`)
 }
 
+// TestCommandsOfAgent checks that the editor offers the agent's commands after Harvest's, and that one of them is a
+// prompt.
+func TestCommandsOfAgent(t *testing.T) {
+	t.Parallel()
+	w, c := newWorld(t)
+	w.onPrompt = func(id, session string) { w.event(session, "done", withID(`{}`, id)) }
+	s := newScreen(t, c, nil)
+	s.open()
+	w.event("ses_1", "agent.commands", `{"commands":[{"name":"diff"},{"name":"compact","description":"Shorten.",`+
+		`"hint":"how"}]}`)
+	s.until("the commands", func(m jsonrpc.Message) bool {
+		return strings.Count(string(m.Params), `"name":"diff"`) == 1 && strings.Contains(string(m.Params),
+			`{"name":"end"`) && strings.Contains(string(m.Params),
+			`{"name":"compact","description":"Shorten.","input":{"hint":"how"}}]`)
+	})
+	s.answer(s.prompt("/compact now"))
+	w.asked(t, `POST /v1/sessions/ses_1/messages {"prompt":"/compact now"}`)
+}
+
 // TestForeign checks a session that was not created in an editor. A question that is open is asked after the answer.
 func TestForeign(t *testing.T) {
 	t.Parallel()

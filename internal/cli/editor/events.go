@@ -62,6 +62,10 @@ func (t *thread) state(kind string, e api.SessionEvent) {
 			t.save()
 			t.send(t.current().updates()...)
 		}
+	case "agent.commands":
+		if t.offered = e.Commands; t.live {
+			t.send(t.offers())
+		}
 	case "done":
 		t.busy = false
 		t.withdrawAll()

@@ -38,6 +38,7 @@ type thread struct {
 	follows context.CancelFunc            // guarded by mu; ends the follower of the session
 	flush   *time.Timer                   // guarded by mu; sends output; nil if there is none to send
 	notes   []string                      // guarded by mu; about the session, for its first prompt
+	offered []api.AgentCommand            // guarded by mu; of the agent
 	live    bool                          // guarded by mu; the editor knows the thread
 	last    int64                         // guarded by mu; ID of the last event of the replay
 	ctx     context.Context               // of the thread
@@ -80,9 +81,9 @@ func (t *thread) note(severity, title, more string) {
 
 // opened sends what the editor learns after the answer to the request that opened the thread.
 func (t *thread) opened() {
-	t.send(update{Kind: "available_commands_update", Commands: commands})
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.send(t.offers())
 	t.muted, t.live = false, true
 	t.follow(t.record.current(), t.last)
 	for _, e := range t.open {

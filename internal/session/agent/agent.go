@@ -149,10 +149,12 @@ const (
 	Background Type = "background.tasks"
 	// Notice sets Text, Reason: something that a person should know, such as a mode that the agent did not accept.
 	Notice  Type = "agent.notice"
-	Planned Type = "agent.plan"   // Plan: all steps of the agent's plan
-	Silent  Type = "agent.silent" // Text: nothing was heard of the agent for some time
-	Done    Type = "done"         // Text, Failed, Interrupted, Reason, Usage: the turn has ended
-	Other   Type = "agent.other"  // Raw: a line that Harvest does not recognize, as printed
+	Planned Type = "agent.plan" // Plan: all steps of the agent's plan
+	// Commands sets Commands: all commands of the agent, which a prompt such as "/name" runs.
+	Commands Type = "agent.commands"
+	Silent   Type = "agent.silent" // Text: nothing was heard of the agent for some time
+	Done     Type = "done"         // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other    Type = "agent.other"  // Raw: a line that Harvest does not recognize, as printed
 )
 
 // GaveUp is the Reason of a turn that Harvest ended because the model's API kept failing, or wants to be asked again
@@ -187,10 +189,11 @@ type Event struct {
 	Own bool `json:"own,omitempty"`
 	// Unproven marks a Done event whose success is only the agent's own word: the agent may have ended the turn because
 	// its model failed.
-	Unproven bool     `json:"-"`
-	Plan     []Step   `json:"plan,omitempty"`
-	Context  *Context `json:"context,omitempty"` // of a Done event
-	Tasks    int      `json:"-"`
+	Unproven bool      `json:"-"`
+	Plan     []Step    `json:"plan,omitempty"`
+	Commands []Command `json:"commands,omitempty"`
+	Context  *Context  `json:"context,omitempty"` // of a Done event
+	Tasks    int       `json:"-"`
 	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
 	Prompts []string `json:"-"`
 

@@ -161,6 +161,9 @@ func (e *Event) size() int {
 	for _, server := range e.MCP {
 		n += len(server.Name) + len(server.Error) + 100
 	}
+	for _, c := range e.Commands {
+		n += len(c.Name) + len(c.Description) + len(c.Hint) + 100
+	}
 	return n
 }
 
@@ -184,8 +187,9 @@ func (e Event) shortened(most int) Event {
 	if answer := (&Event{Event: agent.Event{Answer: e.Answer}}).size(); answer > most {
 		e.Answer = &agent.Answer{Allow: e.Answer.Allow, Always: e.Answer.Always, Message: "[too long]"}
 	}
-	if lists := (&Event{Event: agent.Event{Questions: e.Questions, MCP: e.MCP}}).size(); lists > most {
-		e.Questions, e.MCP = nil, nil
+	lists := Event{Event: agent.Event{Questions: e.Questions, MCP: e.MCP, Commands: e.Commands}}
+	if lists.size() > most {
+		e.Questions, e.MCP, e.Commands = nil, nil, nil
 	}
 	return e
 }

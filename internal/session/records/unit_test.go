@@ -63,7 +63,8 @@ func FuzzFit(f *testing.F) {
 		repeat := func(s string, n int) string { return strings.Repeat(s, min(max(0, n), 16<<20)/max(1, len(s))) }
 		x, y := repeat(a, n), repeat(b, m)
 		e := Event{Event: agent.Event{Text: x, ID: x, Tool: y, Path: x, Reason: y,
-			Questions: []agent.Question{{Text: x}, {Header: y}}, MCP: []agent.MCP{{Error: x}}},
+			Questions: []agent.Question{{Text: x}, {Header: y}}, MCP: []agent.MCP{{Error: x}},
+			Commands: []agent.Command{{Name: y, Description: x}}},
 			Message: &Message{Prompt: y, Reply: x}}
 		if _, err := event.Encode(Fit(e)); err != nil {
 			t.Fatal(err)

@@ -143,12 +143,12 @@ func (g *Gate) close(restart []string) {
 func (s *server) begin() { s.restarting, s.began = true, time.Now() }
 
 // Hear returns the changes in an event of the agent. The first event starts the timer of the limit, unless it is a
-// notice: an agent may have to be installed first.
+// notice, as an agent may have to be installed first, or a list of commands, which comes before its work.
 func (g *Gate) Hear(e agent.Event) []Report {
 	if g == nil {
 		return nil
 	}
-	if g.until.IsZero() && e.Type != agent.Notice {
+	if g.until.IsZero() && e.Type != agent.Notice && e.Type != agent.Commands {
 		g.until = time.Now().Add(g.limit)
 	}
 	switch {

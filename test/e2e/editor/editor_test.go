@@ -178,6 +178,7 @@ func TestPermission(t *testing.T) {
 	e.request("session/set_mode", params(t, map[string]any{"sessionId": id, "modeId": "ask"}))
 
 	e.prompt(id, "write")
+	e.update("available_commands_update", `"shorten"`)
 	asked := e.asked("permission")
 	for _, text := range []string{`"toolCallId":"call_1"`, `"allow_always"`, `"reject_once"`,
 		filepath.Join(dir, "made.txt")} {

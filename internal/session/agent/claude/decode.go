@@ -34,6 +34,11 @@ type printed struct {
 		Error     string `json:"error"`
 		Response  struct {
 			MCPServers []agent.MCP `json:"mcpServers"`
+			Commands   []struct {
+				Name        string `json:"name"`
+				Description string `json:"description"`
+				Hint        string `json:"argumentHint"`
+			} `json:"commands"`
 		} `json:"response"`
 	} `json:"response"`
 
@@ -190,6 +195,13 @@ func (c *conversation) decode(p *printed) ([]agent.Event, bool) {
 		if name, ok := strings.CutPrefix(p.Response.RequestID, restart); ok {
 			return []agent.Event{{Type: agent.MCPRestarted, ID: name, Failed: p.Response.Subtype == "error",
 				Text: p.Response.Error}}, true
+		}
+		var commands []agent.Command
+		for _, o := range p.Response.Response.Commands {
+			commands = append(commands, agent.Command{Name: o.Name, Description: o.Description, Hint: o.Hint})
+		}
+		if commands = agent.Offer(commands); commands != nil { // the answer to initialize
+			return []agent.Event{{Type: agent.Commands, Commands: commands}}, true
 		}
 		if p.Response.Response.MCPServers == nil {
 			return nil, true // acknowledges a request from Harvest

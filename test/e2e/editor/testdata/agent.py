@@ -40,6 +40,7 @@ while True:
     elif m.get("method") == "session/new":
         result = {"sessionId": "s1"}
     elif m.get("method") == "session/prompt":
+        update("s1", sessionUpdate="available_commands_update", availableCommands=[{"name": "shorten", "description": ""}])
         prompt(m["params"]["sessionId"])
         result = {"stopReason": "end_turn"}
     if "id" in m and "method" in m:

@@ -66,6 +66,7 @@ type session struct {
 	questions map[string]*question // open
 	warned    map[string]bool      // warnings of the program that were reported
 	primed    bool                 // the agent has the instructions
+	commands  []agent.Command      // of the agent, as last reported
 	cost      float64              // of the agent's session, as of the last turn
 	costKnown bool
 	sum       agent.Usage // of the agent's session, as of the last turn

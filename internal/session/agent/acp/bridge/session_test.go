@@ -509,6 +509,34 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
+// TestCommands checks that the agent's commands are reported when they change, and that a first prompt with a command
+// does not begin with the instructions: the agent would not recognize it.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	p := openAgent(t, options{system: "Be brief."}, "new", `{"sessionId":"s"}`)
+	const list = `{"sessionUpdate":"available_commands_update","availableCommands":[{"name":"compact","description":` +
+		`"Shorten.","input":{"hint":"how"}},{"name":"/plan","input":null}]}`
+	p.update(list)
+	say := func(text string) { p.s.handle(acp.Request{Op: "prompt", ID: text, Text: text}) }
+	say("/compact now")
+	p.update(list)
+	for i, brief := range []bool{false, true, false} {
+		if i > 0 {
+			say("do /compact")
+		}
+		if text := string(p.sent[len(p.sent)-1].Params); strings.Contains(text, "Be brief.") != brief {
+			t.Errorf("prompt %d: %s", i, text)
+		}
+		p.reply("session/prompt", `{"stopReason":"cancelled"}`)
+	}
+	p.update(`{"sessionUpdate":"available_commands_update","availableCommands":[]}`)
+	want := []agent.Event{{Type: agent.Commands, Commands: []agent.Command{{Name: "compact", Description: "Shorten.",
+		Hint: "how"}, {Name: "plan"}}}, {Type: agent.Commands}}
+	if diff := cmp.Diff(want, p.of(agent.Commands)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestDirectory checks that a directory that does not exist is an error: most agents start in it all the same.
 func TestDirectory(t *testing.T) {
 	t.Parallel()

@@ -59,10 +59,10 @@ func (s *session) next() {
 	s.turn = &turn{prefix: hex.EncodeToString(sum[:4]) + "-", patience: firstWord, cost: -1}
 	s.hear()
 	content := []map[string]string{{"type": "text", "text": r.Text}}
-	if s.system != "" && !s.primed { // the protocol has no field for instructions
+	if s.system != "" && !s.primed && !agent.IsCommand(r.Text) { // the protocol has no field for them
 		content = append([]map[string]string{{"type": "text", "text": s.system}}, content...)
+		s.primed = true
 	}
-	s.primed = true
 	s.call("session/prompt", map[string]any{"sessionId": s.id, "prompt": content}, 0, s.answered)
 }
 

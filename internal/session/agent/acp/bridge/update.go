@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/internal/base/jsonrpc"
@@ -23,9 +24,19 @@ type update struct {
 	Cost *struct {
 		Amount float64 `json:"amount"`
 	} `json:"cost"`
-	Mode    string   `json:"currentModeId"`
-	Options []option `json:"configOptions"`
-	Meta    meta     `json:"_meta"`
+	Mode    string    `json:"currentModeId"`
+	Options []option  `json:"configOptions"`
+	Offered []offered `json:"availableCommands"`
+	Meta    meta      `json:"_meta"`
+}
+
+// offered is a command in an available_commands_update.
+type offered struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Input       struct {
+		Hint string `json:"hint"`
+	} `json:"input"`
 }
 
 // meta are the extensions of agents.
@@ -88,7 +99,9 @@ func (s *session) update(params json.RawMessage) {
 		}
 	case "current_mode_update":
 		s.changedMode(u.Mode)
-	case "available_commands_update", "user_message_chunk":
+	case "available_commands_update":
+		s.offer(u.Offered)
+	case "user_message_chunk":
 	case "session_info_update":
 		s.codex(&u)
 	case "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan":
@@ -134,6 +147,18 @@ func (s *session) usage(u *update) {
 	s.turn.context = &agent.Context{Used: u.Used, Size: u.Size}
 	if u.Cost != nil {
 		s.turn.cost = u.Cost.Amount
+	}
+}
+
+// offer reports the agent's commands, unless they are those that were reported last.
+func (s *session) offer(all []offered) {
+	var list []agent.Command
+	for _, o := range all {
+		list = append(list, agent.Command{Name: o.Name, Description: o.Description, Hint: o.Input.Hint})
+	}
+	if list = agent.Offer(list); !slices.Equal(list, s.commands) {
+		s.commands = list
+		s.event(agent.Event{Type: agent.Commands, Commands: list})
 	}
 }
 
