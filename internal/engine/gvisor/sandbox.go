@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -54,6 +55,11 @@ func dial(ctx context.Context, dir string) (*wire.Conn, error) {
 		return nil, err
 	}
 	return wire.NewConn(c), nil
+}
+
+// Keeper connects to the keeper of a sandbox, which may be a warm one, for callers that pass its protocol on.
+func (e *Engine) Keeper(ctx context.Context, h engine.Handle) (net.Conn, error) {
+	return socket.Dial(ctx, e.dir(h.Ref), wire.Socket)
 }
 
 // connect connects to the keeper. A sandbox without one has ended.

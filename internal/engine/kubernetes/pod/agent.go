@@ -1,0 +1,178 @@
+// Package pod is the agent in the pod of a sandbox: the pod's first process, and the server's way to it.
+//
+// The agent has a warm sandbox of an engine, and serves one connection after another over mutual TLS. It answers its
+// own requests, and passes all others to the sandbox's keeper, whose protocol is package wire.
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
+)
+
+// The agent's own operations.
+const (
+	// opClaim is answered with Stage*, then a Reply: it makes the warm sandbox the one of a spec.
+	opClaim wire.Operation = "pod-claim"
+	// opIdentify is answered with a Reply when new connections need the new credentials.
+	opIdentify wire.Operation = "pod-identify"
+)
+
+// request is the first frame of a connection, if it is for the agent: a wire.Request has the same Op.
+type request struct {
+	Op          wire.Operation
+	Spec        *engine.Spec        `json:",omitempty"` // of opClaim
+	Credentials *mutual.Credentials `json:",omitempty"`
+}
+
+// Agent serves the sandbox of a pod. It implements nothing of the sandbox itself.
+type Agent struct {
+	warm    engine.Warm
+	connect func(context.Context) (net.Conn, error)
+	at      *mutual.Listener
+
+	mu sync.Mutex // held during a claim
+	id string     // of the sandbox, "" before the claim; guarded by mu
+}
+
+// New returns an agent that serves the sandbox at a listener. connect connects to the sandbox's keeper.
+func New(warm engine.Warm, at *mutual.Listener, connect func(context.Context) (net.Conn, error)) *Agent {
+	return &Agent{warm: warm, connect: connect, at: at}
+}
+
+// Serve answers connections until the listener fails, whose error it returns, or ctx ends. Then it closes the listener
+// and all connections.
+func (a *Agent) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var served sync.WaitGroup
+	defer served.Wait()
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = a.at.Close() })()
+	for {
+		conn, err := a.at.Accept()
+		if err != nil {
+			return errors.Wrapf(err, "accept connections of the server")
+		}
+		served.Go(func() { a.serve(ctx, wire.NewConn(conn)) })
+	}
+}
+
+// serve answers one connection.
+func (a *Agent) serve(ctx context.Context, conn *wire.Conn) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	kind, payload, err := conn.Receive()
+	if err != nil {
+		return // the server has left
+	}
+	var req request
+	if kind != wire.KindRequest {
+		err = errors.Errorf("expected a request, got frame %q", kind)
+	} else if err = json.Unmarshal(payload, &req); err == nil {
+		err = a.answer(ctx, conn, req, payload)
+	}
+	if err != nil {
+		_ = conn.SendJSON(wire.KindFailure, wire.FailureOf(err)) // the server may have left
+	}
+}
+
+func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payload []byte) error {
+	switch {
+	case req.Op == opClaim && req.Spec != nil && req.Credentials != nil:
+		return a.claim(ctx, conn, *req.Spec, *req.Credentials)
+	case req.Op == opIdentify && req.Credentials != nil:
+		return a.identify(conn, *req.Credentials)
+	case forKeeper(req.Op):
+		return a.relay(ctx, conn, payload)
+	default:
+		return errors.Newf(errors.Unsupported, "the sandbox's pod cannot do %q", req.Op)
+	}
+}
+
+// forKeeper reports whether the keeper may get a request from the server. The others name files of the machine, or are
+// those of the pod's own engine.
+func forKeeper(op wire.Operation) bool {
+	switch op {
+	case wire.Start, wire.Attach, wire.Control, wire.Processes, wire.Wait, wire.Info, wire.Usage, wire.Snapshot,
+		wire.SetNetwork, wire.Denials, wire.Intercepted, wire.Dial, wire.Destroy:
+		return true
+	}
+	return false
+}
+
+// relay passes the connection to the keeper. It returns an error only before the keeper has got a byte.
+func (a *Agent) relay(ctx context.Context, conn *wire.Conn, payload []byte) error {
+	near, err := a.connect(ctx)
+	if err != nil {
+		return errors.Explainf(err, errors.Conflict, "the sandbox has ended")
+	}
+	defer near.Close()
+	defer context.AfterFunc(ctx, func() { _ = near.Close() })()
+	if err := wire.NewConn(near).Send(wire.KindRequest, payload); err != nil {
+		return err
+	}
+	bytestream.Join(conn.Stream(), near)
+	return nil
+}
+
+// claim makes the warm sandbox the one of the spec, and binds the agent's identity to it. A failed claim leaves no
+// sandbox: the server deletes the pod.
+func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, c mutual.Credentials) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.id != "" {
+		return errors.Newf(errors.Conflict, "the sandbox is taken")
+	}
+	if spec.ID == "" || c.ID != spec.ID {
+		return errors.Errorf("the credentials for %q are not those of the sandbox %q", c.ID, spec.ID)
+	}
+	if err := unsupported(spec); err != nil {
+		return err
+	}
+	spec.Stage = func(name string, took time.Duration) {
+		_ = conn.SendJSON(wire.KindStage, wire.Stage{Name: name, Took: took}) // the reply fails, too
+	}
+	sandbox, err := a.warm.Claim(ctx, spec)
+	if err != nil {
+		return err
+	}
+	if err := a.at.Identify(c); err != nil {
+		return errors.Join(err, sandbox.Destroy(context.WithoutCancel(ctx)))
+	}
+	a.id = spec.ID
+	return conn.SendJSON(wire.KindReply, wire.Reply{})
+}
+
+// unsupported returns an error for a spec that names things of the server's machine.
+func unsupported(spec engine.Spec) error {
+	switch {
+	case len(spec.Mounts) > 0:
+		return errors.Newf(errors.Unsupported, "sandboxes in pods have no volumes yet")
+	case spec.Checkpoint != "":
+		return errors.Newf(errors.Unsupported, "sandboxes in pods cannot start from a checkpoint yet")
+	case spec.GPU != "", len(spec.Secrets) > 0:
+		return errors.Newf(errors.Unsupported, "sandboxes in pods have no GPUs, and no secrets of a provider")
+	}
+	return nil
+}
+
+// identify renews the credentials.
+func (a *Agent) identify(conn *wire.Conn, c mutual.Credentials) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.id != "" && c.ID != a.id {
+		return errors.Errorf("the credentials for %q are not those of the sandbox %q", c.ID, a.id)
+	}
+	if err := a.at.Identify(c); err != nil {
+		return err
+	}
+	return conn.SendJSON(wire.KindReply, wire.Reply{})
+}
