@@ -86,7 +86,7 @@ var rows = []row{
 	{"engine/gvisor/...", []string{"base/atomicfile", "base/privilege", "base/processes", "base/tarfs",
 		"client/transport/socket", "engine", "engine/container/...", "engine/gateway/...", "engine/gvisor/...",
 		"engine/ocilayer", "engine/volume/...", "image/..."}, "engines hold no policy and do not know one another"},
-	{"engine/kubernetes/pod", []string{"client/transport/bytestream", "engine", "engine/gvisor/wire/..."},
+	{"engine/kubernetes/pod", []string{"client/transport/bytestream", "engine", "engine/gvisor/wire/...", "image"},
 		"the agent passes a keeper's protocol on; the program of the pod opens the engine"},
 	{"engine/ocilayer", nil, "the form of a layer is plain; its callers know whose files they are"},
 	{"engine/container/...", []string{"engine/container/...", "engine/gateway/...", "engine/gvisor/userns",

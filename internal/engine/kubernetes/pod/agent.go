@@ -24,13 +24,18 @@ const (
 	opClaim wire.Operation = "pod-claim"
 	// opIdentify is answered with a Reply when new connections need the new credentials.
 	opIdentify wire.Operation = "pod-identify"
+	// opFile is answered with a Reply with Input. Unless Input has Ended, Stdin*, StdinEnd and another Reply follow: it
+	// stores a file of an image.
+	opFile wire.Operation = "pod-file"
 )
 
 // request is the first frame of a connection, if it is for the agent: a wire.Request has the same Op.
 type request struct {
 	Op          wire.Operation
 	Spec        *engine.Spec        `json:",omitempty"` // of opClaim
+	Image       *Image              `json:",omitempty"` // of opClaim; its files were sent before
 	Credentials *mutual.Credentials `json:",omitempty"`
+	Digest      string              `json:",omitempty"` // of opFile
 }
 
 // Agent serves the sandbox of a pod. It implements nothing of the sandbox itself.
@@ -38,14 +43,17 @@ type Agent struct {
 	warm    engine.Warm
 	connect func(context.Context) (net.Conn, error)
 	at      *mutual.Listener
+	images  *Images
 
 	mu sync.Mutex // held during a claim
 	id string     // of the sandbox, "" before the claim; guarded by mu
 }
 
-// New returns an agent that serves the sandbox at a listener. connect connects to the sandbox's keeper.
-func New(warm engine.Warm, at *mutual.Listener, connect func(context.Context) (net.Conn, error)) *Agent {
-	return &Agent{warm: warm, connect: connect, at: at}
+// New returns an agent that serves the sandbox at a listener. images are those of the sandbox's engine. connect
+// connects to the sandbox's keeper.
+func New(warm engine.Warm, images *Images, at *mutual.Listener,
+	connect func(context.Context) (net.Conn, error)) *Agent {
+	return &Agent{warm: warm, images: images, connect: connect, at: at}
 }
 
 // Serve answers connections until the listener fails, whose error it returns, or ctx ends. Then it closes the listener
@@ -86,8 +94,10 @@ func (a *Agent) serve(ctx context.Context, conn *wire.Conn) {
 
 func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payload []byte) error {
 	switch {
-	case req.Op == opClaim && req.Spec != nil && req.Credentials != nil:
-		return a.claim(ctx, conn, *req.Spec, *req.Credentials)
+	case req.Op == opClaim && req.Spec != nil && req.Image != nil && req.Credentials != nil:
+		return a.claim(ctx, conn, *req.Spec, *req.Image, *req.Credentials)
+	case req.Op == opFile:
+		return a.images.receive(conn, req.Digest)
 	case req.Op == opIdentify && req.Credentials != nil:
 		return a.identify(conn, *req.Credentials)
 	case forKeeper(req.Op):
@@ -125,7 +135,7 @@ func (a *Agent) relay(ctx context.Context, conn *wire.Conn, payload []byte) erro
 
 // claim makes the warm sandbox the one of the spec, and binds the agent's identity to it. A failed claim leaves no
 // sandbox: the server deletes the pod.
-func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, c mutual.Credentials) error {
+func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, img Image, c mutual.Credentials) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.id != "" {
@@ -134,7 +144,13 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, c 
 	if spec.ID == "" || c.ID != spec.ID {
 		return errors.Errorf("the credentials for %q are not those of the sandbox %q", c.ID, spec.ID)
 	}
+	if spec.Image != img.ID {
+		return errors.Errorf("the image %q is not the one of the sandbox, %q", img.ID, spec.Image)
+	}
 	if err := unsupported(spec); err != nil {
+		return err
+	}
+	if err := a.images.add(img); err != nil {
 		return err
 	}
 	spec.Stage = func(name string, took time.Duration) {

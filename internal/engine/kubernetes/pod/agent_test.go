@@ -2,12 +2,16 @@ package pod_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -38,7 +42,11 @@ func boot(t *testing.T) server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: imagetest.Library(t), Volumes: volumes,
+	images, err := pod.OpenImages(filepath.Join(dir, "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images, Volumes: volumes,
 		Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t), Tools: testenv.ToolsBinary(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +59,7 @@ func boot(t *testing.T) server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := server{authority, serve(t, authority, warm, func(ctx context.Context) (net.Conn, error) {
+	s := server{authority, serve(t, authority, warm, images, func(ctx context.Context) (net.Conn, error) {
 		return e.Keeper(ctx, warm.Handle())
 	})}
 	t.Cleanup(func() {
@@ -77,7 +85,7 @@ func boot(t *testing.T) server {
 }
 
 // serve runs an agent until the test ends, and returns its address.
-func serve(t *testing.T, authority *mutual.Authority, warm engine.Warm,
+func serve(t *testing.T, authority *mutual.Authority, warm engine.Warm, images *pod.Images,
 	connect func(context.Context) (net.Conn, error)) string {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +98,7 @@ func serve(t *testing.T, authority *mutual.Authority, warm engine.Warm,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- pod.New(warm, l, connect).Serve(ctx) }()
+	go func() { done <- pod.New(warm, images, l, connect).Serve(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, net.ErrClosed) {
@@ -119,13 +127,55 @@ func (s server) connect(ctx context.Context, id string) (*wire.Conn, error) {
 }
 
 // claim claims the pod, which has the identity as, for a spec.
-func (s server) claim(t *testing.T, as string, spec engine.Spec, c mutual.Credentials) error {
+func (s server) claim(t *testing.T, as string, spec engine.Spec, img pod.Image, c mutual.Credentials) error {
 	t.Helper()
 	conn, err := s.connect(t.Context(), as)
 	if err != nil {
 		return err
 	}
-	return pod.Claim(t.Context(), conn, spec, c)
+	return pod.Claim(t.Context(), conn, spec, img, c)
+}
+
+// send sends a file to the pod.
+func (s server) send(t *testing.T, digest string, content io.Reader) (had bool, err error) {
+	t.Helper()
+	conn, err := s.connect(t.Context(), podName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod.Send(t.Context(), conn, digest, content)
+}
+
+// digestOf returns the digest of a file.
+func digestOf(t *testing.T, r io.Reader) string {
+	t.Helper()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, r); err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// sendBase sends the base image to the pod.
+func (s server) sendBase(t *testing.T) pod.Image {
+	t.Helper()
+	library := imagetest.Library(t)
+	base := imagetest.Base(t, library)
+	root, err := os.Open(library.Root(base))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	digest := digestOf(t, root)
+	for _, want := range []bool{false, true} {
+		if _, err := root.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if had, err := s.send(t, digest, root); err != nil || had != want {
+			t.Fatalf("sent the image: the pod had it: %t, %v", had, err)
+		}
+	}
+	return pod.Image{ID: base.ID, Config: base.Config, Root: digest}
 }
 
 func (s server) client(id string) *wire.Client {
@@ -135,11 +185,12 @@ func (s server) client(id string) *wire.Client {
 // TestClaimedPodRunsCommands claims a warm pod over TCP with an environment of its own, and uses its sandbox.
 func TestClaimedPodRunsCommands(t *testing.T) {
 	s := boot(t)
-	spec := engine.Spec{ID: "box", Image: "base", Env: map[string]string{"TOKEN": "secret"},
+	img := s.sendBase(t)
+	spec := engine.Spec{ID: "box", Image: img.ID, Env: map[string]string{"TOKEN": "secret"},
 		Limits: engine.Limits{Memory: 1 << 30, Processes: 100}}
 	var stages []string
 	spec.Stage = func(name string, _ time.Duration) { stages = append(stages, name) }
-	if err := s.claim(t, podName, spec, credentials(t, s.Authority, "box")); err != nil {
+	if err := s.claim(t, podName, spec, img, credentials(t, s.Authority, "box")); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(stages, "start") {
@@ -148,7 +199,7 @@ func TestClaimedPodRunsCommands(t *testing.T) {
 	if _, err := s.connect(t.Context(), podName); !errors.Is(err, errors.Denied) {
 		t.Errorf("the pod's name after the claim: %v", err)
 	}
-	if err := s.claim(t, "box", spec, credentials(t, s.Authority, "box")); !errors.Is(err, errors.Conflict) {
+	if err := s.claim(t, "box", spec, img, credentials(t, s.Authority, "box")); !errors.Is(err, errors.Conflict) {
 		t.Errorf("a second claim: %v", err)
 	}
 	client := s.client("box")
@@ -215,8 +266,12 @@ func scriptedPod(t *testing.T) (server, *scripted) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	images, err := pod.OpenImages(filepath.Join(t.TempDir(), "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	warm := &scripted{}
-	return server{authority, serve(t, authority, warm, func(context.Context) (net.Conn, error) {
+	return server{authority, serve(t, authority, warm, images, func(context.Context) (net.Conn, error) {
 		return nil, errors.Errorf("no keeper")
 	})}, warm
 }
@@ -224,6 +279,7 @@ func scriptedPod(t *testing.T) (server, *scripted) {
 func TestClaimsAreChecked(t *testing.T) {
 	t.Parallel()
 	s, warm := scriptedPod(t)
+	img := s.sendText(t, "root")
 	theirs, err := mutual.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -241,26 +297,72 @@ func TestClaimsAreChecked(t *testing.T) {
 		"GPU":               {engine.Spec{ID: "box", GPU: "T4"}, good, errors.Unsupported},
 		"provider's secret": {engine.Spec{ID: "box", Secrets: []string{"s"}}, good, errors.Unsupported},
 	} {
-		if err := s.claim(t, podName, test.spec, test.c); !errors.Is(err, test.kind) {
+		if err := s.claim(t, podName, test.spec, img, test.c); !errors.Is(err, test.kind) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if len(warm.claims) > 0 {
 		t.Errorf("refused claims reached the sandbox: %q", warm.claims)
 	}
-	if err := (server{theirs, s.address}).claim(t, podName, engine.Spec{ID: "box"}, good); !errors.Is(err,
+	if err := (server{theirs, s.address}).claim(t, podName, engine.Spec{ID: "box"}, img, good); !errors.Is(err,
 		errors.Denied) {
 		t.Errorf("a claim of another installation: %v", err)
 	}
-	if err := s.claim(t, podName, engine.Spec{ID: "box"}, good); err != nil || !slices.Equal(warm.claims,
+	if err := s.claim(t, podName, engine.Spec{ID: "box"}, img, good); err != nil || !slices.Equal(warm.claims,
 		[]string{"box"}) {
 		t.Errorf("the right claim: %v; claims %q", err, warm.claims)
+	}
+}
+
+// sendText sends an image with the text as its file. Its ID is "".
+func (s server) sendText(t *testing.T, text string) pod.Image {
+	t.Helper()
+	digest := digestOf(t, strings.NewReader(text))
+	if had, err := s.send(t, digest, strings.NewReader(text)); err != nil || had {
+		t.Fatalf("sent a file: the pod had it: %t, %v", had, err)
+	}
+	return pod.Image{Root: digest}
+}
+
+func TestImagesAreVerified(t *testing.T) {
+	t.Parallel()
+	s, warm := scriptedPod(t)
+	good := digestOf(t, strings.NewReader("root"))
+	for name, digest := range map[string]string{"other content": good, "none": "", "short": good[1:],
+		"path": "../" + good[3:], "upper case": strings.ToUpper(good)} {
+		if had, err := s.send(t, digest, strings.NewReader("other")); err == nil || had {
+			t.Errorf("%s: the file was accepted", name)
+		}
+	}
+	if _, err := s.send(t, good, iotest.ErrReader(errors.Errorf("broken"))); err == nil {
+		t.Error("a broken file was accepted")
+	}
+	spec, c := engine.Spec{ID: "box"}, credentials(t, s.Authority, "box")
+	for name, img := range map[string]pod.Image{"no file": {}, "missing": {Root: good}, "path": {Root: "../new"}} {
+		if err := s.claim(t, podName, spec, img, c); err == nil {
+			t.Errorf("%s: claimed", name)
+		}
+	}
+	img := s.sendText(t, "root")
+	layer := digestOf(t, strings.NewReader("layer"))
+	for name, img := range map[string]pod.Image{"missing layer": {Root: img.Root, Layer: layer},
+		"another image": {ID: "img_other", Root: img.Root}} {
+		if err := s.claim(t, podName, spec, img, c); err == nil {
+			t.Errorf("%s: claimed", name)
+		}
+	}
+	if len(warm.claims) > 0 {
+		t.Errorf("refused claims reached the sandbox: %q", warm.claims)
+	}
+	if err := s.claim(t, podName, spec, img, c); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestIdentify(t *testing.T) {
 	t.Parallel()
 	s, _ := scriptedPod(t)
+	img := s.sendText(t, "root")
 	identify := func(as string, c mutual.Credentials) error {
 		conn, err := s.connect(t.Context(), as)
 		if err != nil {
@@ -268,7 +370,7 @@ func TestIdentify(t *testing.T) {
 		}
 		return pod.Identify(t.Context(), conn, c)
 	}
-	if err := s.claim(t, podName, engine.Spec{ID: "box"}, credentials(t, s.Authority, "box")); err != nil {
+	if err := s.claim(t, podName, engine.Spec{ID: "box"}, img, credentials(t, s.Authority, "box")); err != nil {
 		t.Fatal(err)
 	}
 	if err := identify("box", credentials(t, s.Authority, "box")); err != nil {

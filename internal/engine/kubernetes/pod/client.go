@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"io"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
@@ -9,10 +10,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
 )
 
-// Claim makes the warm sandbox of a pod the one of the spec. conn is a connection to the agent, which Claim closes. From
-// then on, the agent has the credentials c, which must be those of the sandbox.
-func Claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, c mutual.Credentials) error {
-	return call(ctx, conn, request{Op: opClaim, Spec: &spec, Credentials: &c}, func(s wire.Stage) {
+// Claim makes the warm sandbox of a pod the one of the spec. img is the spec's image, whose files Send has sent. conn is
+// a connection to the agent, which Claim closes. From then on, the agent has the credentials c, which must be those of
+// the sandbox.
+func Claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, img Image, c mutual.Credentials) error {
+	return call(ctx, conn, request{Op: opClaim, Spec: &spec, Image: &img, Credentials: &c}, func(s wire.Stage) {
 		if spec.Stage != nil {
 			spec.Stage(s.Name, s.Took)
 		}
@@ -22,6 +24,50 @@ func Claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, c mutual.Cred
 // Identify replaces the agent's credentials before they expire. It closes conn.
 func Identify(ctx context.Context, conn *wire.Conn, c mutual.Credentials) error {
 	return call(ctx, conn, request{Op: opIdentify, Credentials: &c}, nil)
+}
+
+// Send sends a file of an image, whose SHA-256 digest has the hexadecimal digits digest, unless the pod has it. It
+// reports whether the pod had it. It closes conn.
+func Send(ctx context.Context, conn *wire.Conn, digest string, content io.Reader) (had bool, err error) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	had, err = send(conn, digest, content)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Wrapf(context.Cause(ctx), "send a file of an image")
+	}
+	return had, err
+}
+
+func send(conn *wire.Conn, digest string, content io.Reader) (had bool, err error) {
+	if err := conn.SendJSON(wire.KindRequest, request{Op: opFile, Digest: digest}); err != nil {
+		return false, err
+	}
+	reply, err := conn.ReceiveReply(nil)
+	if err != nil {
+		return false, err
+	}
+	if reply.Input == nil || reply.Input.Ended {
+		return true, nil
+	}
+	const size = 256 << 10 // of a frame
+	buf := make([]byte, size)
+	for err == nil {
+		var n int
+		n, err = io.ReadFull(content, buf)
+		if n > 0 {
+			if err := conn.Send(wire.KindStdin, buf[:n]); err != nil {
+				return false, err
+			}
+		}
+	}
+	if err != io.EOF && err != io.ErrUnexpectedEOF {
+		return false, errors.Wrapf(err, "read a file of an image")
+	}
+	if err := conn.Send(wire.KindStdinEnd, nil); err != nil {
+		return false, err
+	}
+	_, err = conn.ReceiveReply(nil)
+	return false, err
 }
 
 func call(ctx context.Context, conn *wire.Conn, req request, stage func(wire.Stage)) error {
