@@ -10,9 +10,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
 )
 
-// Claim makes the warm sandbox of a pod the one of the spec. img is the spec's image, whose files Send has sent. conn is
-// a connection to the agent, which Claim closes. From then on, the agent has the credentials c, which must be those of
-// the sandbox.
+// Claim makes the warm sandbox of a pod the one of the spec. img is the spec's image, whose files Send has sent. conn
+// is a connection to the agent, which Claim closes. From then on, the agent has the credentials c, which must be those
+// of the sandbox.
 func Claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, img Image, c mutual.Credentials) error {
 	return call(ctx, conn, request{Op: opClaim, Spec: &spec, Image: &img, Credentials: &c}, func(s wire.Stage) {
 		if spec.Stage != nil {
