@@ -11,6 +11,7 @@
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make test-images   the same Dockerfiles with Harvest and BuildKit
+# make test-kubernetes   a Kubernetes cluster of one node on this machine: needs root; the first use compiles it
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; ten to twenty minutes, and the internet
 # make test-security   the abuse list against a built server, as root and rootless, with a table; a quarter of an hour
 # make bench   the benchmarks, with the peers that are installed beside them
@@ -56,7 +57,7 @@ PACK     := env GOOS= GOARCH= CGO_ENABLED=0 go run -v -trimpath ./internal/app/p
 # What the server contains.
 PROGRAMS := keeper sentry tools s3
 
-.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-software test-security check fmt vulncheck cover bench deps clean
+.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-kubernetes test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
 # internal/app/programs. One go build compiles the packages of all of them, and uses both the network and each core well;
@@ -132,6 +133,10 @@ test-images:
 	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
 	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
 	go test -count=1 -timeout 1h -v -run '^(TestAsBuildKit|TestRandomAsBuildKit)$$' ./internal/image/dockerfile
+
+# The programs stay in the user's cache directory.
+test-kubernetes: bin/tools/kubernetes
+	bin/tools/kubernetes run go -C tools test -count=1 -timeout 30m -v ./kubernetes/...
 
 test-software: build
 	tools/scripts/software

@@ -44,6 +44,9 @@ var exceptions = map[string]string{
 	"internal/image/dockerfile/files/delta.go tar.Header": "a mark in a layer, which becomes no file",
 	"test/host/modalhost/images.go tar.Header":            "files of images for tests, whose times no test reads",
 
+	"tools/kubernetes/cluster/cluster.go exec.Command": "a component lives as long as its cluster",
+	"tools/kubernetes/cluster/cluster.go net.Dialer":   "it connects to its own components on this machine",
+
 	"internal/image/library.go context.Background": "opening and finding read a directory, for no caller with a ctx",
 
 	"internal/server/edge/errors.go panic":               "net/http breaks a stream of HTTP/2 off for nothing else",

@@ -306,6 +306,8 @@ var rows = []row{
 	{"test/...", []string{"..."}, "whole-run tests drive the built binary"},
 
 	{"tools/coverage", nil, "the gate reads profiles, not packages"},
+	{"tools/kubernetes", []string{"tools/kubernetes/cluster"}, "the command calls package cluster"},
+	{"tools/kubernetes/...", nil, "a cluster is made of programs of others; it knows nothing of Harvest"},
 	{"tools/lint", nil, "the rules read files, not packages"},
 	{"tools/testrun", []string{"base/testenv"}, "the runner of tests reads packages, it imports none"},
 	{"tools/release", nil, "a release is made of the built programs; it imports none of their packages"},

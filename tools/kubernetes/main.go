@@ -1,0 +1,62 @@
+// Command kubernetes builds the programs of a Kubernetes cluster, and runs a command beside a cluster of one node.
+//
+//	kubernetes build             builds the programs, which takes minutes the first time
+//	kubernetes run COMMAND…      runs a command with HARVEST_TEST_KUBERNETES set to the directory of the programs
+//	kubernetes clean             removes the leftovers of a cluster whose process was killed
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/tools/kubernetes/cluster"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "kubernetes:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "build":
+		dir, err := build(ctx)
+		if err == nil {
+			_, err = fmt.Fprintln(os.Stdout, dir)
+		}
+		return err
+	case len(args) == 1 && args[0] == "clean":
+		return cluster.Clean(ctx)
+	case len(args) > 1 && args[0] == "run":
+		dir, err := build(ctx)
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, args[1], args[2:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.Env = append(os.Environ(), "HARVEST_TEST_KUBERNETES="+dir)
+		return errors.Wrapf(cmd.Run(), "run %s", args[1])
+	default:
+		return errors.Errorf("usage: kubernetes build | run COMMAND… | clean")
+	}
+}
+
+// build builds the programs. The working directory is the root of the repository.
+func build(ctx context.Context) (string, error) {
+	parent, err := os.UserCacheDir()
+	if err != nil {
+		return "", errors.Wrapf(err, "find the cache directory")
+	}
+	return cluster.Build(ctx, filepath.Join("tools", "kubernetes", "programs"), filepath.Join(parent, "harvest-test"),
+		os.Stderr)
+}
