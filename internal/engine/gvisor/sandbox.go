@@ -24,7 +24,7 @@ type Sandbox struct{ *Container }
 // Container is a container. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker, engine.Peered,
 // engine.Snapshotter, engine.Meter and engine.Dialer.
 type Container struct {
-	wire.Client
+	wire.Keeper
 	e *Engine
 	h engine.Handle
 }
@@ -32,7 +32,7 @@ type Container struct {
 // container returns the sandbox, of either kind, without what only gVisor can do.
 func (e *Engine) container(h engine.Handle) *Container {
 	s := &Container{e: e, h: h}
-	s.Client = wire.Client{ID: h.ID, Connect: s.connect}
+	s.Keeper = wire.Keeper{Client: wire.Client{ID: h.ID, Connect: s.connect}}
 	return s
 }
 
@@ -76,16 +76,13 @@ func (s *Container) connect(ctx context.Context) (*wire.Conn, error) {
 	}
 }
 
-// Usage implements engine.Meter.
-func (s *Container) Usage(ctx context.Context) (engine.Usage, error) {
-	reply, err := s.Call(ctx, wire.Request{Op: wire.Usage})
-	if err == nil && reply.Usage == nil {
-		err = errors.Errorf("the keeper of sandbox %s reports no usage", s.h.ID)
+// Root implements engine.Rooted.
+func (s *Container) Root() string {
+	name := filepath.Join(s.e.dir(s.h.Ref), rootName)
+	if _, err := os.Stat(name); err != nil {
+		return ""
 	}
-	if err != nil {
-		return engine.Usage{}, err
-	}
-	return *reply.Usage, nil
+	return name
 }
 
 // Wait implements engine.Sandbox.

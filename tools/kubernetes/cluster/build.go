@@ -86,7 +86,7 @@ func (p program) build(ctx context.Context, module, dir, flags string) error {
 	}
 	path := filepath.Join(dir, p.name)
 	// One package at a time: the compiler needs up to 2 GB for some of them.
-	cmd := exec.CommandContext(ctx, "go", "build", "-p", "1", "-trimpath", "-ldflags", flags, "-o", path+".new", p.pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", flags, "-o", path+".new", p.pkg)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), cgo, "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return errors.Wrapf(err, "build %s: %s", p.name, out)
