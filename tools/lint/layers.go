@@ -92,7 +92,7 @@ var rows = []row{
 	{"engine/container/...", []string{"engine/container/...", "engine/gateway/...", "engine/gvisor/userns",
 		"engine/ocilayer"},
 		"a container knows nothing of the keeper that owns it"},
-	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/tarfs", "engine", "engine/gateway",
+	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/processes", "base/tarfs", "engine", "engine/gateway",
 		"engine/gvisor/wire", "engine/modal/...", "engine/proc", "engine/volume/...", "image/..."},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 

@@ -22,6 +22,8 @@ import (
 const (
 	// opClaim is answered with Stage*, then a Reply: it makes the warm sandbox the one of a spec.
 	opClaim wire.Operation = "pod-claim"
+	// opPrepare is answered with a Reply: it does the work of an expected claim in advance.
+	opPrepare wire.Operation = "pod-prepare"
 	// opIdentify is answered with a Reply when new connections need the new credentials.
 	opIdentify wire.Operation = "pod-identify"
 	// opFile is answered with a Reply with Input. Unless Input has Ended, Stdin*, StdinEnd and another Reply follow: it
@@ -33,7 +35,8 @@ const (
 type request struct {
 	Op          wire.Operation
 	Spec        *engine.Spec        `json:",omitempty"` // of opClaim
-	Image       *Image              `json:",omitempty"` // of opClaim; its files were sent before
+	Image       *Image              `json:",omitempty"` // of opClaim and opPrepare; its files were sent before
+	WarmUp      []string            `json:",omitempty"` // of opPrepare
 	Credentials *mutual.Credentials `json:",omitempty"`
 	Digest      string              `json:",omitempty"` // of opFile
 }
@@ -45,8 +48,9 @@ type Agent struct {
 	at      *mutual.Listener
 	images  *Images
 
-	mu sync.Mutex // held during a claim
-	id string     // of the sandbox, "" before the claim; guarded by mu
+	mu      sync.Mutex     // held during a claim
+	id      string         // of the sandbox, "" before the claim; guarded by mu
+	sandbox engine.Sandbox // nil before the claim; guarded by mu
 }
 
 // New returns an agent that serves the sandbox at a listener. images are those of the sandbox's engine. connect
@@ -96,10 +100,17 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 	switch {
 	case req.Op == opClaim && req.Spec != nil && req.Image != nil && req.Credentials != nil:
 		return a.claim(ctx, conn, *req.Spec, *req.Image, *req.Credentials)
+	case req.Op == opPrepare && req.Image != nil:
+		return a.prepare(ctx, conn, *req.Image, req.WarmUp)
 	case req.Op == opFile:
 		return a.images.receive(conn, req.Digest)
 	case req.Op == opIdentify && req.Credentials != nil:
-		return a.identify(conn, *req.Credentials)
+		if err := a.Identify(*req.Credentials); err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Wait:
+		return a.wait(ctx, conn)
 	case forKeeper(req.Op):
 		return a.relay(ctx, conn, payload)
 	default:
@@ -111,7 +122,7 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 // those of the pod's own engine.
 func forKeeper(op wire.Operation) bool {
 	switch op {
-	case wire.Start, wire.Attach, wire.Control, wire.Processes, wire.Wait, wire.Info, wire.Usage, wire.Snapshot,
+	case wire.Start, wire.Attach, wire.Control, wire.Processes, wire.Info, wire.Usage, wire.Snapshot,
 		wire.SetNetwork, wire.Denials, wire.Intercepted, wire.Dial, wire.Destroy:
 		return true
 	}
@@ -163,7 +174,7 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 	if err := a.at.Identify(c); err != nil {
 		return errors.Join(err, sandbox.Destroy(context.WithoutCancel(ctx)))
 	}
-	a.id = spec.ID
+	a.id, a.sandbox = spec.ID, sandbox
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
@@ -180,15 +191,45 @@ func unsupported(spec engine.Spec) error {
 	return nil
 }
 
-// identify renews the credentials.
-func (a *Agent) identify(conn *wire.Conn, c mutual.Credentials) error {
+// prepare does the work of an expected claim, if the sandbox can do it in advance.
+func (a *Agent) prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp []string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	preparer, ok := a.warm.(engine.Preparer)
+	if !ok {
+		return errors.Newf(errors.Unsupported, "the sandbox of the pod cannot be prepared")
+	}
+	if err := a.images.add(img); err != nil {
+		return err
+	}
+	if err := preparer.Prepare(ctx, img.ID, warmUp); err != nil {
+		return err
+	}
+	return conn.SendJSON(wire.KindReply, wire.Reply{})
+}
+
+// wait answers when the sandbox has ended. Unlike the keeper, the engine also knows how after the keeper's end.
+func (a *Agent) wait(ctx context.Context, conn *wire.Conn) error {
+	a.mu.Lock()
+	sandbox := a.sandbox
+	a.mu.Unlock()
+	if sandbox == nil {
+		return errors.Newf(errors.Conflict, "the pod has no sandbox yet")
+	}
+	end, err := sandbox.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.SendJSON(wire.KindReply, wire.Reply{End: &end})
+}
+
+// Identify replaces the credentials, before they expire or after the server was away. They must be those of the
+// sandbox.
+func (a *Agent) Identify(c mutual.Credentials) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.id != "" && c.ID != a.id {
 		return errors.Errorf("the credentials for %q are not those of the sandbox %q", c.ID, a.id)
 	}
-	if err := a.at.Identify(c); err != nil {
-		return err
-	}
-	return conn.SendJSON(wire.KindReply, wire.Reply{})
+	return a.at.Identify(c)
 }

@@ -21,6 +21,11 @@ func Claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, img Image, c 
 	})
 }
 
+// Prepare does the work of an expected claim of a warm sandbox in advance (engine.Preparer). It closes conn.
+func Prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp []string) error {
+	return call(ctx, conn, request{Op: opPrepare, Image: &img, WarmUp: warmUp}, nil)
+}
+
 // Identify replaces the agent's credentials before they expire. It closes conn.
 func Identify(ctx context.Context, conn *wire.Conn, c mutual.Credentials) error {
 	return call(ctx, conn, request{Op: opIdentify, Credentials: &c}, nil)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/processes"
 )
 
 // Name is the file name of the program in a sandbox. A program of that name runs as this package's.
@@ -93,7 +94,7 @@ func serve(ctx context.Context, dir string) error {
 	}
 	s := newServer(commands)
 	if os.Getpid() == 1 {
-		go s.reap(ctx)
+		go processes.Reap(ctx)
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {

@@ -1,4 +1,4 @@
-package inside
+package processes
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 // it.
 const reapEach = 5 * time.Second
 
-// reap collects orphans, which become children of the first process of a PID namespace. Without it, they would
-// stay zombies.
-func (s *server) reap(ctx context.Context) {
+// Reap collects orphans until ctx ends. They become children of the first process of a PID namespace, which must call
+// Reap: they would stay zombies.
+func Reap(ctx context.Context) {
 	before := map[int]bool{}
 	for {
 		select {
