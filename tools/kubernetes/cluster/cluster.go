@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/podimage"
 )
 
 // Cluster is a running cluster.
@@ -72,7 +74,17 @@ func Start(ctx context.Context, programs, dir string) (c *Cluster, err error) {
 			return nil, err
 		}
 	}
-	return c, nil
+	return c, c.importPause(ctx)
+}
+
+// importPause adds the image Pause to the node.
+func (c *Cluster) importPause(ctx context.Context) error {
+	var image bytes.Buffer
+	err := podimage.Write(&image, Pause, []podimage.File{{Name: "pause", Path: filepath.Join(c.programs, "pause")}})
+	if err != nil {
+		return err
+	}
+	return c.Import(ctx, &image)
 }
 
 // prepare makes all that the components find when they start.
@@ -216,9 +228,15 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin io.Reader, args ...string) 
 	return c.run(ctx, stdin, "kubectl", append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
 }
 
+// Pause is the image of each pod's first container, which does nothing. Kubernetes' own is not on the machine.
+const Pause = "harvest.test/pause:1"
+
+// Socket is containerd's, for ctr.
+func (c *Cluster) Socket() string { return c.path("containerd.sock") }
+
 // Import adds the images of an archive, as docker save writes it, to the node.
 func (c *Cluster) Import(ctx context.Context, archive io.Reader) error {
-	_, err := c.run(ctx, archive, "ctr", "--address", c.path("containerd.sock"), "--namespace", "k8s.io", "images",
+	_, err := c.run(ctx, archive, "ctr", "--address", c.Socket(), "--namespace", "k8s.io", "images",
 		"import", "-")
 	return err
 }

@@ -27,7 +27,7 @@ var absent = slices.DeleteFunc(slices.Clone(fixed), func(dir string) bool {
 	return err == nil
 })
 
-// startCluster starts a cluster that knows the image Pause.
+// startCluster starts a cluster.
 func startCluster(t *testing.T) *Cluster {
 	t.Helper()
 	dir := os.Getenv(programsVariable)
@@ -50,30 +50,7 @@ func startCluster(t *testing.T) *Cluster {
 		}
 		nothingLeft(t, c.Dir)
 	})
-	if err := c.Import(t.Context(), pauseImage(t)); err != nil {
-		t.Fatal(err)
-	}
 	return c
-}
-
-// pauseImage builds the image Pause.
-func pauseImage(t *testing.T) *bytes.Buffer {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "pause")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "../pause")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v: %s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var image bytes.Buffer
-	if err := WriteImage(&image, Pause, "pause", program); err != nil {
-		t.Fatal(err)
-	}
-	return &image
 }
 
 // nothingLeft fails the test if there is anything of a cluster on the machine.
@@ -193,9 +170,6 @@ func TestCleanAfterKill(t *testing.T) {
 	if dir := os.Getenv(variable); dir != "" { // that process
 		c, err := Start(t.Context(), os.Getenv(programsVariable), dir)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Import(t.Context(), pauseImage(t)); err != nil {
 			t.Fatal(err)
 		}
 		runPod(t, c, "left")

@@ -158,7 +158,7 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 	if spec.Image != img.ID {
 		return errors.Errorf("the image %q is not the one of the sandbox, %q", img.ID, spec.Image)
 	}
-	if err := unsupported(spec); err != nil {
+	if err := Supported(spec); err != nil {
 		return err
 	}
 	if err := a.images.add(img); err != nil {
@@ -178,8 +178,8 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
-// unsupported returns an error for a spec that names things of the server's machine.
-func unsupported(spec engine.Spec) error {
+// Supported returns Unsupported for a spec that names things of the server's machine.
+func Supported(spec engine.Spec) error {
 	switch {
 	case len(spec.Mounts) > 0:
 		return errors.Newf(errors.Unsupported, "sandboxes in pods have no volumes yet")

@@ -1,0 +1,229 @@
+package kubernetes
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/pod"
+	"github.com/RelevanceAI/harvest/internal/image"
+)
+
+// Create implements engine.Engine.
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
+	if err := pod.Supported(spec); err != nil {
+		return nil, err
+	}
+	if _, err := e.opts.Images.Find(ctx, spec.Image); err != nil {
+		return nil, errors.Stage(err, "image")
+	}
+	w, err := e.boot(ctx, spec.ID, spec.Account, spec.Limits, spec.Stage)
+	if err != nil {
+		return nil, err
+	}
+	return w.Claim(ctx, spec)
+}
+
+// Warm implements engine.Warmer.
+func (e *Engine) Warm(ctx context.Context, limits engine.Limits) (engine.Warm, error) {
+	return e.boot(ctx, "", "", limits, nil)
+}
+
+// warm is a pod whose sandbox has no image yet. Its agent has the pod's name as its identity.
+type warm struct {
+	e       *Engine
+	name    string
+	mu      sync.Mutex
+	claimed bool // guarded by mu
+}
+
+// boot creates a pod, and waits until its agent listens. If it fails, there is no pod.
+func (e *Engine) boot(ctx context.Context, id, account string, limits engine.Limits,
+	stage func(string, time.Duration)) (w *warm, err error) {
+	name := newName()
+	if _, err := e.take(name, id); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(errors.Stage(err, "boot"), e.destroy(context.WithoutCancel(ctx), name))
+		}
+	}()
+	described, err := e.describe(name, id, account, limits)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	step := func(name string) {
+		if stage != nil {
+			stage(name, time.Since(begun))
+		}
+		begun = time.Now()
+	}
+	if err := e.api.create(ctx, described); err != nil {
+		return nil, err
+	}
+	if err := e.awaitPod(ctx, name); err != nil {
+		return nil, err
+	}
+	step("pod")
+	c, err := e.authority.Keeper(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.api.greet(ctx, name, c); err != nil {
+		return nil, err
+	}
+	step("boot")
+	return &warm{e: e, name: name}, nil
+}
+
+// awaitPod waits until the first process of a pod runs.
+func (e *Engine) awaitPod(ctx context.Context, name string) error {
+	limited, cancel := context.WithTimeout(ctx, e.opts.Start)
+	defer cancel()
+	err := e.pods.wait(limited, func() (bool, error) {
+		p := e.pods.get(name)
+		if p == nil {
+			return false, nil
+		}
+		if end := endOf(p); end != nil {
+			return false, errors.Newf(errors.Unavailable, "the pod did not start: %s", end.Detail)
+		}
+		return p.Status.Phase == corev1.PodRunning, stuck(p)
+	})
+	if limited.Err() == nil || err == nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errors.Wrapf(ctx.Err(), "wait for the pod %s: %s", name, awaits(e.pods.get(name)))
+	}
+	err = errors.Explainf(err, errors.Exhausted, "the pod did not run within %s: %s", e.opts.Start, awaits(e.pods.get(name)))
+	return errors.Remedy(err, "add nodes, or lower kubernetes.pod.cpu and kubernetes.pod.memory: kubectl get events -n %s",
+		e.api.namespace)
+}
+
+// Handle implements engine.Warm.
+func (w *warm) Handle() engine.Handle { return engine.Handle{Ref: w.name} }
+
+// connect connects to the agent before the claim.
+func (w *warm) connect(ctx context.Context) (*wire.Conn, error) {
+	return w.e.connect(ctx, w.name, w.name)
+}
+
+// Prepare implements engine.Preparer.
+func (w *warm) Prepare(ctx context.Context, img string, warmUp []string) error {
+	found, err := w.e.opts.Images.Find(ctx, img)
+	if err != nil {
+		return errors.Stage(err, "image")
+	}
+	sent, err := w.send(ctx, found)
+	if err != nil {
+		return err
+	}
+	conn, err := w.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return pod.Prepare(ctx, conn, sent, warmUp)
+}
+
+// send sends the files of an image to the pod, unless it has them.
+func (w *warm) send(ctx context.Context, img image.Image) (pod.Image, error) {
+	sent := pod.Image{ID: img.ID, Config: img.Config}
+	var err error
+	if sent.Root, err = w.sendFile(ctx, w.e.opts.Images.Root(img)); err != nil {
+		return sent, errors.Stage(err, "image")
+	}
+	if layer := w.e.opts.Images.Layer(img); layer != "" {
+		if sent.Layer, err = w.sendFile(ctx, layer); err != nil {
+			return sent, errors.Stage(err, "image")
+		}
+	}
+	return sent, nil
+}
+
+func (w *warm) sendFile(ctx context.Context, path string) (digest string, err error) {
+	if digest, err = w.e.digests.of(ctx, path); err != nil {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", errors.Wrapf(err, "open a file of an image")
+	}
+	defer f.Close()
+	conn, err := w.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, err = pod.Send(ctx, conn, digest, f)
+	return digest, err
+}
+
+// Claim implements engine.Warm.
+func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claimed {
+		return nil, errors.Newf(errors.Conflict, "the sandbox is taken")
+	}
+	if err := w.claim(ctx, spec); err != nil {
+		return nil, errors.Join(errors.Stage(err, "start"), w.e.destroy(context.WithoutCancel(ctx), w.name))
+	}
+	w.claimed = true
+	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.name}), nil
+}
+
+func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
+	img, err := w.e.opts.Images.Find(ctx, spec.Image)
+	if err != nil {
+		return errors.Stage(err, "image")
+	}
+	h, err := w.e.take(w.name, spec.ID)
+	if err != nil {
+		return err
+	}
+	if h.release, err = w.e.opts.Images.Use(img.ID, engine.Holder(spec.ID)); err != nil {
+		return errors.Stage(err, "image")
+	}
+	begun := time.Now()
+	sent, err := w.send(ctx, img)
+	if err != nil {
+		return err
+	}
+	if spec.Stage != nil {
+		spec.Stage("image", time.Since(begun))
+	}
+	// The pod's labels are first, so that no sandbox exists without its ID: List finds it, whatever happens then.
+	err = w.e.api.note(ctx, w.name, w.e.labels(spec.ID, spec.Account),
+		map[string]string{noteSandbox: spec.ID, noteImage: img.ID})
+	if err != nil {
+		return err
+	}
+	c, err := w.e.authority.Keeper(spec.ID)
+	if err != nil {
+		return err
+	}
+	conn, err := w.connect(ctx)
+	if err != nil {
+		return err
+	}
+	spec.Image = img.ID
+	return pod.Claim(ctx, conn, spec, sent, c)
+}
+
+// Destroy implements engine.Warm.
+func (w *warm) Destroy(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claimed {
+		return nil
+	}
+	return w.e.destroy(ctx, w.name)
+}

@@ -1,0 +1,184 @@
+package kubernetes
+
+import (
+	"context"
+	"time"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/pod"
+)
+
+// Sandbox is the sandbox of a pod. Beside what wire.Keeper implements, it implements engine.Sandbox, engine.Filer and
+// engine.ProcessOpener.
+type Sandbox struct {
+	wire.Keeper
+	e *Engine
+	h engine.Handle
+}
+
+var (
+	_ engine.Sandbox       = (*Sandbox)(nil)
+	_ engine.ProcessOpener = (*Sandbox)(nil)
+	_ engine.Filer         = (*Sandbox)(nil)
+	_ engine.Networker     = (*Sandbox)(nil)
+	_ engine.Interceptor   = (*Sandbox)(nil)
+	_ engine.Dialer        = (*Sandbox)(nil)
+	_ engine.Meter         = (*Sandbox)(nil)
+	_ engine.Snapshotter   = (*Sandbox)(nil)
+)
+
+func (e *Engine) sandbox(h engine.Handle) *Sandbox {
+	s := &Sandbox{e: e, h: h}
+	s.Keeper = wire.Keeper{Client: wire.Client{ID: h.ID, Connect: s.connect}}
+	return s
+}
+
+// Handle implements engine.Sandbox.
+func (s *Sandbox) Handle() engine.Handle { return s.h }
+
+// connect connects to the keeper. Conflict if the sandbox has ended.
+func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
+	conn, err := s.e.connect(ctx, s.h.Ref, s.h.ID)
+	if err == nil || ctx.Err() != nil {
+		return conn, err
+	}
+	if end := s.e.end(s.h.Ref); end != nil {
+		return nil, errors.Explainf(err, errors.Conflict, "the sandbox %q has ended: %s", s.h.ID, end.Detail)
+	}
+	return nil, err
+}
+
+// connect connects to the agent of a pod, whose identity is the sandbox's ID, or the pod's name before a claim. If the
+// agent does not prove it, because its credentials have expired, connect gives it new ones.
+func (e *Engine) connect(ctx context.Context, name, id string) (*wire.Conn, error) {
+	conn, err := e.attempt(ctx, name, id)
+	if !errors.Is(err, errors.Denied) {
+		return conn, err
+	}
+	logf.Infof(ctx, "give the pod %s new credentials: %v", name, err)
+	c, renewed := e.authority.Keeper(id)
+	if renewed == nil {
+		renewed = e.api.greet(ctx, name, c)
+	}
+	if renewed != nil {
+		return nil, errors.Join(err, renewed)
+	}
+	return e.attempt(ctx, name, id)
+}
+
+func (e *Engine) attempt(ctx context.Context, name, id string) (*wire.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, errors.Wrapf(err, "connect to the pod %s", name)
+	}
+	p := e.pods.get(name)
+	if p == nil {
+		return nil, errors.Newf(errors.Unavailable, "there is no pod %s", name)
+	}
+	conn, err := e.dial(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return e.authority.Connect(ctx, conn, id)
+}
+
+// end returns how the sandbox of a pod has ended, nil if it can still run.
+func (e *Engine) end(name string) *engine.End {
+	h := e.holdingOf(name)
+	e.mu.Lock()
+	destroyed := h == nil || h.ending
+	e.mu.Unlock()
+	if destroyed {
+		return &engine.End{Destroyed: true, Detail: "the sandbox was destroyed"}
+	}
+	p := e.pods.get(name)
+	if p == nil {
+		return &gone
+	}
+	return endOf(p)
+}
+
+// lookAgain is how often Wait asks a pod again that it cannot reach.
+const lookAgain = time.Second
+
+// Wait implements engine.Sandbox.
+func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
+	for {
+		changed := s.e.pods.next()
+		reply, err := s.Call(ctx, wire.Request{Op: wire.Wait})
+		if err == nil && reply.End != nil {
+			return *reply.End, nil
+		}
+		if ctx.Err() != nil {
+			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for sandbox %s", s.h.ID)
+		}
+		if end := s.e.end(s.h.Ref); end != nil {
+			return *end, nil
+		}
+		select {
+		case <-changed:
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for sandbox %s", s.h.ID)
+		}
+	}
+}
+
+// endTime is how long Destroy waits for the keeper before it deletes the pod.
+const endTime = 5 * time.Second
+
+// Destroy implements engine.Sandbox. It returns when the processes of the sandbox have ended, if the pod can be reached,
+// and Kubernetes has accepted the deletion of the pod.
+func (s *Sandbox) Destroy(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	if h := s.e.holdingOf(s.h.Ref); h != nil {
+		_, err := s.Call(limited, wire.Request{Op: wire.Destroy})
+		if err != nil && !errors.Is(err, errors.Conflict) {
+			logf.Warnf(ctx, "the keeper of sandbox %s does not end it: %v", s.h.ID, err)
+		}
+	}
+	return s.e.destroy(ctx, s.h.Ref)
+}
+
+// The agents' credentials live for a day. They are renewed long before, and anew after the server was away for longer.
+const renewEach = 4 * time.Hour
+
+// renew renews the credentials of all pods again and again.
+func (e *Engine) renew(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(renewEach):
+		}
+		e.mu.Lock()
+		ids := map[string]string{}
+		for name, h := range e.known {
+			ids[name] = h.id
+			if h.id == "" {
+				ids[name] = name
+			}
+		}
+		e.mu.Unlock()
+		for name, id := range ids {
+			if err := e.identify(ctx, name, id); err != nil && ctx.Err() == nil {
+				logf.Warnf(ctx, "the credentials of the pod %s were not renewed: %v", name, err)
+			}
+		}
+	}
+}
+
+func (e *Engine) identify(ctx context.Context, name, id string) error {
+	c, err := e.authority.Keeper(id)
+	if err != nil {
+		return err
+	}
+	conn, err := e.connect(ctx, name, id)
+	if err != nil {
+		return err
+	}
+	return pod.Identify(ctx, conn, c)
+}
