@@ -53,6 +53,7 @@ var (
 	keeper  = program{variable: "HARVEST_TEST_KEEPER", pkg: "./cmd/harvest/keeper"}
 	sentry  = program{variable: "HARVEST_TEST_SENTRY", pkg: "./cmd/harvest/sentry"}
 	tools   = program{variable: "HARVEST_TEST_TOOLS", pkg: "./cmd/harvest/tools"}
+	pod     = program{variable: "HARVEST_TEST_POD", pkg: "./cmd/harvest/pod"}
 	server  = program{variable: "HARVEST_TEST_S3_SERVER", pkg: "./test/stubs/s3server"}
 
 	embedded = program{pkg: "./cmd/harvest/s3"}
@@ -115,6 +116,12 @@ func SentryBinary(t testing.TB) string {
 func ToolsBinary(t testing.TB) string {
 	t.Helper()
 	return tools.path(t)
+}
+
+// PodBinary returns the path of the program pod, the first process of a sandbox's pod.
+func PodBinary(t testing.TB) string {
+	t.Helper()
+	return pod.path(t)
 }
 
 // S3Server returns the path of the program s3server, which serves a directory as S3.

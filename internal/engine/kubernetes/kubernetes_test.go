@@ -1,0 +1,51 @@
+package kubernetes_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/enginetest"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/kubetest"
+	"github.com/RelevanceAI/harvest/internal/engine/volume"
+	"github.com/RelevanceAI/harvest/internal/image/imagetest"
+)
+
+// closing closes the volumes with the engine.
+type closing struct {
+	*kubernetes.Engine
+	volumes *volume.Local
+}
+
+func (c closing) Close() error { return errors.Join(c.Engine.Close(), c.volumes.Close()) }
+
+// open opens the engine on a data directory.
+func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing {
+	t.Helper()
+	kubeconfig := kubetest.Cluster(t)
+	volumes, err := volume.OpenDir(filepath.Join(dir, "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
+		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
+		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20}}
+	for _, f := range change {
+		f(&opts)
+	}
+	e, err := kubernetes.Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return closing{e, volumes}
+}
+
+// mission: A1, A3, A4, A11, 1.8, 1.9, 8.3
+func TestConformance(t *testing.T) {
+	kubetest.Cluster(t)
+	enginetest.Run(t, enginetest.Harness{
+		Open: func(t *testing.T, dir string) engine.Engine { return open(t, dir) },
+	})
+}
