@@ -58,12 +58,15 @@ func Build(files []File) (v1.Image, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "make an image")
 	}
-	img, err = mutate.ConfigFile(img, &v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux",
-		RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{Entrypoint: []string{"/" + files[0].Name}}})
+	config, err := img.ConfigFile()
 	if err != nil {
 		return nil, errors.Wrapf(err, "configure an image")
 	}
-	return img, nil
+	config = config.DeepCopy()
+	config.Architecture, config.OS = runtime.GOARCH, "linux"
+	config.Config.Entrypoint = []string{"/" + files[0].Name}
+	img, err = mutate.ConfigFile(img, config)
+	return img, errors.Wrapf(err, "configure an image")
 }
 
 // Write writes an archive of an image of the files, as docker save does.
