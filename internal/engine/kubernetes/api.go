@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -23,6 +25,7 @@ import (
 type api struct {
 	rest      *rest.RESTClient
 	config    *rest.Config
+	params    runtime.ParameterCodec
 	namespace string
 	inside    bool // this process runs in the cluster
 }
@@ -67,6 +70,7 @@ func connect(opts Options) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the requests return their errors
 	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.UserAgent = "harvest"
@@ -75,7 +79,8 @@ func connect(opts Options) (*api, error) {
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the connection to Kubernetes cannot be made: %v", err)
 	}
-	return &api{rest: client, config: config, namespace: namespace, inside: outside == nil}, nil
+	return &api{rest: client, config: config, params: runtime.NewParameterCodec(scheme), namespace: namespace,
+		inside: outside == nil}, nil
 }
 
 func (a *api) close() {

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -34,8 +33,7 @@ func (e *Engine) dial(ctx context.Context, p *corev1.Pod) (net.Conn, error) {
 // greet gives the first process of a pod its credentials, over its standard input, and returns when it listens.
 func (a *api) greet(ctx context.Context, name string, c mutual.Credentials) error {
 	request := a.rest.Post().Namespace(a.namespace).Resource(resourcePods).Name(name).SubResource("attach").
-		VersionedParams(&corev1.PodAttachOptions{Container: containerName, Stdin: true, Stdout: true},
-			metav1.ParameterCodec)
+		VersionedParams(&corev1.PodAttachOptions{Container: containerName, Stdin: true, Stdout: true}, a.params)
 	sockets, err := remotecommand.NewWebSocketExecutor(a.config, "GET", request.URL().String())
 	if err != nil {
 		return errors.Wrapf(err, "attach to a pod")

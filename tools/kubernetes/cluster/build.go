@@ -18,26 +18,25 @@ import (
 // program is a program of a cluster.
 type program struct {
 	name, pkg string
-	cgo       bool // runc enters namespaces in C, before Go's runtime starts
 	ours      bool // of the module tools
 }
 
-// programs are built from the module tools/kubernetes/programs, which has their versions, except ours.
+// programs are built from the module tools/kubernetes/programs, which has their versions, except ours. runc is
+// the machine's: it needs libseccomp.
 var programs = []program{
-	{"containerd", "github.com/containerd/containerd/v2/cmd/containerd", false, false},
-	{"containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", false, false},
-	{"ctr", "github.com/containerd/containerd/v2/cmd/ctr", false, false},
-	{"runc", "github.com/opencontainers/runc", true, false},
-	{"bridge", "github.com/containernetworking/plugins/plugins/main/bridge", false, false},
-	{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local", false, false},
-	{"loopback", "github.com/containernetworking/plugins/plugins/main/loopback", false, false},
-	{"etcd", "go.etcd.io/etcd/server/v3", false, false},
-	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", false, false},
-	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", false, false},
-	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", false, false},
-	{"kubectl", "k8s.io/kubernetes/cmd/kubectl", false, false},
-	{"kubelet", "k8s.io/kubernetes/cmd/kubelet", false, false},
-	{"pause", "github.com/RelevanceAI/harvest/tools/kubernetes/pause", false, true},
+	{"containerd", "github.com/containerd/containerd/v2/cmd/containerd", false},
+	{"containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", false},
+	{"ctr", "github.com/containerd/containerd/v2/cmd/ctr", false},
+	{"bridge", "github.com/containernetworking/plugins/plugins/main/bridge", false},
+	{"host-local", "github.com/containernetworking/plugins/plugins/ipam/host-local", false},
+	{"loopback", "github.com/containernetworking/plugins/plugins/main/loopback", false},
+	{"etcd", "go.etcd.io/etcd/server/v3", false},
+	{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver", false},
+	{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager", false},
+	{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler", false},
+	{"kubectl", "k8s.io/kubernetes/cmd/kubectl", false},
+	{"kubelet", "k8s.io/kubernetes/cmd/kubelet", false},
+	{"pause", "github.com/RelevanceAI/harvest/tools/kubernetes/pause", true},
 }
 
 // kubernetes is the module that has Kubernetes' version.
@@ -82,17 +81,13 @@ func Build(ctx context.Context, module, cache string, log io.Writer) (string, er
 
 // build builds the program under a temporary name, because a build may be killed.
 func (p program) build(ctx context.Context, module, dir, flags string) error {
-	cgo := "CGO_ENABLED=0"
-	if p.cgo {
-		cgo = "CGO_ENABLED=1"
-	}
 	path := filepath.Join(dir, p.name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", flags, "-o", path+".new", p.pkg)
 	cmd.Dir = module
 	if p.ours {
 		cmd.Dir = filepath.Dir(module)
 	}
-	cmd.Env = append(os.Environ(), cgo, "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return errors.Wrapf(err, "build %s: %s", p.name, out)
 	}

@@ -41,7 +41,7 @@ conf_dir = "%[1]s/cni"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = "%[3]s/runc"
+BinaryName = "runc"
 Root = "%[1]s/containerd/runc"
 `
 
