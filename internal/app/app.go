@@ -29,6 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/trace"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/reserve"
@@ -126,9 +127,12 @@ func (a *App) open(ctx context.Context) error {
 	if err := a.openSecrets(ctx, db); err != nil {
 		return errors.Stage(err, "secrets")
 	}
-	eng, err := openEngine(ctx, a.cfg, a.bucketAt, a.setOwner)
+	eng, below, err := openEngine(ctx, a.cfg, a.bucketAt, a.setOwner)
 	if err != nil {
 		return errors.Stage(err, startup.StageEngine)
+	}
+	if below != nil {
+		a.then("the volumes", func(context.Context) error { return below.volumes.Close() })
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
@@ -149,8 +153,8 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.then("the sandboxes", a.fleet.Close)
 	a.sent.to(ctx, a.fleet)
-	if e, ok := eng.(*withVolumes); ok {
-		a.then("the builds", e.connect(a.fleet))
+	if below != nil {
+		a.then("the builds", below.connect(a.fleet))
 	}
 	if err := a.openRepos(ctx, db, eng); err != nil {
 		return err
@@ -387,6 +391,9 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) fl
 		cfg.Limits.Memory = 0 // the default then depends on the machine
 	}
 	var machine spec.Machine // zero: this machine
+	if cfg.Engine == kubernetes.Name {
+		machine = spec.Machine{CPU: cfg.Kubernetes.MaxCPU, Memory: cfg.Kubernetes.MaxMemory}
+	}
 	if cfg.Engine == "modal" {
 		machine = spec.Machine{CPU: 1024, Memory: 4 << 40} // above Modal's limits, which Modal enforces itself
 		if cfg.Boots == 0 {

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"path/filepath"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/app/programs"
@@ -13,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/helpers"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet"
@@ -24,17 +26,38 @@ import (
 // bucketFinder returns the location of an account's bucket, for an engine that mounts buckets itself.
 type bucketFinder func(ctx context.Context, owner string, b places.Place) (modalengine.Place, error)
 
-// openEngine opens the configured engine. Its Close also closes the parts below it.
+// openEngine opens the configured engine, and the parts below it, nil for an engine without them. They are closed after
+// the engine.
 func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
-	owner func(context.Context, string, int) (bool, error)) (engine.Engine, error) {
+	owner func(context.Context, string, int) (bool, error)) (engine.Engine, *parts, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing; use it only in tests")
-		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes,
+		eng, err := fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes,
 			VolumeQuota: cfg.Quotas.Volumes, VolumeFiles: spec.VolumeFiles(engine.Limits(cfg.Limits))})
+		return eng, nil, err
 	}
 	if cfg.Engine == "modal" {
-		return openModalEngine(ctx, cfg, find)
+		eng, err := openModalEngine(ctx, cfg, find)
+		return eng, nil, err
 	}
+	p, err := openParts(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	var eng engine.Engine
+	if cfg.Engine == kubernetes.Name {
+		eng, err = kubernetes.Open(ctx, kubernetesOptions(cfg, p))
+	} else {
+		eng, err = openGVisor(ctx, cfg, p, owner)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, p.volumes.Close())
+	}
+	return eng, p, nil
+}
+
+// openParts opens what an engine of this server's images and volumes needs.
+func openParts(cfg config.Config) (*parts, error) {
 	images, builds, err := openImages(cfg)
 	if err != nil {
 		return nil, err
@@ -45,19 +68,40 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 	}
 	volumes.SetQuota(cfg.Quotas.Volumes)
 	volumes.SetFileLimit(spec.VolumeFiles(engine.Limits(cfg.Limits)))
+	return &parts{volumes: volumes, images: images, builds: builds}, nil
+}
+
+// openGVisor opens the engine that runs sandboxes on this machine.
+func openGVisor(ctx context.Context, cfg config.Config, p *parts,
+	owner func(context.Context, string, int) (bool, error)) (engine.Engine, error) {
 	programs, err := gvisorPrograms(cfg.Data)
 	if err != nil {
-		return nil, errors.Join(err, volumes.Close())
+		return nil, err
 	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
-		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images,
-		Volumes: volumes, Platform: cfg.Platform,
+		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: p.images,
+		Volumes: p.volumes, Platform: cfg.Platform,
 		NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes, SetOwner: owner,
 	})
 	if err != nil {
-		return nil, errors.Join(err, volumes.Close())
+		return nil, err
 	}
-	return &withVolumes{eng, volumes, images, builds}, nil
+	return eng, nil
+}
+
+func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
+	k := cfg.Kubernetes
+	o := kubernetes.Options{Dir: filepath.Join(cfg.Data, "kubernetes"), Images: p.images, Volumes: p.volumes,
+		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Reach: kubernetes.Reach(k.Reach),
+		Pod: kubernetes.Pod{Image: k.Image, PullPolicy: k.PullPolicy, PullSecrets: k.PullSecrets,
+			ServiceAccount: k.ServiceAccount, RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass,
+			NodeSelector: map[string]string{}, UserNamespace: k.UserNamespace, CPU: k.CPU, Memory: k.Memory, Cache: k.Cache,
+			NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes}}
+	for _, pair := range k.NodeSelector {
+		label, value, _ := strings.Cut(pair, "=")
+		o.Pod.NodeSelector[label] = value
+	}
+	return o
 }
 
 // gvisorPrograms unpacks the programs for sandboxes into the data directory. Without them, this program must contain
@@ -93,18 +137,15 @@ func modalOptions(cfg config.Config, executable string) modalengine.Options {
 	}
 }
 
-// withVolumes is the gVisor engine with the parts that were opened for it.
-type withVolumes struct {
-	*gvisor.Engine
+// parts are what the engines of this server's images and volumes were opened with.
+type parts struct {
 	volumes *volume.Local
 	images  dockerfile.Shelf
 	builds  *dockerfile.Source
 }
 
 // connect makes images build in sandboxes of the fleet until the returned function is called.
-func (e *withVolumes) connect(fleet *fleet.Fleet) func(context.Context) error {
-	e.builds.Connect(e.images, build.New(fleet, e.volumes))
-	return e.builds.Close
+func (p *parts) connect(fleet *fleet.Fleet) func(context.Context) error {
+	p.builds.Connect(p.images, build.New(fleet, p.volumes))
+	return p.builds.Close
 }
-
-func (e *withVolumes) Close() error { return errors.Join(e.Engine.Close(), e.volumes.Close()) }

@@ -62,6 +62,7 @@ type Config struct {
 	Model          Model
 	Logins         Logins
 	Modal          Modal
+	Kubernetes     Kubernetes
 	Notify         Notify
 
 	sources map[string]string // by key: the origin of the value; "default" if missing
@@ -223,6 +224,32 @@ type Modal struct {
 	Image       string // registry image that replaces the image "base"
 }
 
+// Kubernetes configures the engine kubernetes, and the pods of its sandboxes.
+type Kubernetes struct {
+	Kubeconfig, Context string // "" as for kubectl, or the service account of the server's own pod
+	Namespace           string // "" means the context's
+	Reach               string // of Reaches
+	Image               string // of pods
+	PullPolicy          string // of PullPolicies; "" for Kubernetes' default
+	PullSecrets         []string
+	ServiceAccount      string
+	RuntimeClass        string
+	PriorityClass       string
+	NodeSelector        []string // LABEL=VALUE
+	UserNamespace       bool
+	CPU                 float64 // requested by each pod, in cores
+	Memory              int64   // requested by each pod
+	Cache               string  // directory of each node for files of images; "" for none
+	MaxCPU              float64 // of one sandbox
+	MaxMemory           int64   // of one sandbox
+}
+
+// Reaches are the ways to reach pods; PullPolicies those to pull their image.
+var (
+	Reaches      = []string{"auto", "direct", "forward"}
+	PullPolicies = []string{"", "Always", "IfNotPresent", "Never"}
+)
+
 // Registries configures how image registries are reached.
 type Registries struct {
 	Mirrors  []string // "docker.io=mirror.example.org": tried before the registry itself
@@ -272,7 +299,7 @@ type Log struct {
 
 // Engines and Platforms are the allowed values of Config's fields of these names.
 var (
-	Engines    = []string{"gvisor", "modal", "fake"}
+	Engines    = []string{"gvisor", "kubernetes", "modal", "fake"}
 	Isolations = []string{"gvisor", "container"}
 	Platforms  = []string{"systrap", "kvm", "ptrace"}
 )
@@ -313,6 +340,7 @@ func Default(env func(string) string) Config {
 		Model:          Model{Gateway: true},
 		Notify:         Notify{Kinds: slices.Clone(NotifyKinds), Accounts: []string{"personal"}},
 		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
+		Kubernetes:     Kubernetes{Reach: "auto", CPU: 0.1, Memory: 256 << 20, MaxCPU: 8, MaxMemory: 32 << 30},
 	}
 }
 

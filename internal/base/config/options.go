@@ -42,7 +42,7 @@ func opt[T any](key, help string, at func(c *Config) *T, check func(T) string) o
 // options lists every key, in the order in which people read them.
 var options = []option{
 	opt("data", "data directory", func(c *Config) *string { return &c.Data }, absolute),
-	opt("engine", "engine of sandboxes: gvisor, modal or fake",
+	opt("engine", "engine of sandboxes: gvisor, kubernetes, modal or fake",
 		func(c *Config) *string { return &c.Engine }, oneOf(Engines...)),
 	opt("isolation.allowed",
 		"kinds of isolation that requests may choose: gvisor, which gives each sandbox a kernel of its own, and "+
@@ -244,6 +244,54 @@ var options = []option{
 	opt("modal.image", "image of a registry that base means with the engine modal",
 		func(c *Config) *string { return &c.Modal.Image },
 		filled("an image with sh and python3, such as python:3.13-slim-bookworm")),
+	opt("kubernetes.kubeconfig",
+		"kubectl's configuration, for the engine kubernetes; empty means KUBECONFIG, ~/.kube/config, or the service "+
+			"account of the server's own pod",
+		func(c *Config) *string { return &c.Kubernetes.Kubeconfig }, absoluteOrNone),
+	opt("kubernetes.context", "context of that configuration; empty means its current one",
+		func(c *Config) *string { return &c.Kubernetes.Context }, printable),
+	opt("kubernetes.namespace", "namespace of the pods; empty means the context's",
+		func(c *Config) *string { return &c.Kubernetes.Namespace }, printable),
+	opt("kubernetes.reach",
+		"how the server connects to pods: direct to their addresses, forward through the API server, or auto, which is "+
+			"direct within the cluster and forward elsewhere",
+		func(c *Config) *string { return &c.Kubernetes.Reach }, oneOf(Reaches...)),
+	opt("kubernetes.image", "image of the pods, which make image makes",
+		func(c *Config) *string { return &c.Kubernetes.Image }, printable),
+	opt("kubernetes.pull_policy", "when nodes pull that image: Always, IfNotPresent or Never; empty means Kubernetes' default",
+		func(c *Config) *string { return &c.Kubernetes.PullPolicy }, oneOf(PullPolicies...)),
+	opt("kubernetes.pull_secrets", "names of the namespace's secrets for the registry of that image, separated by commas",
+		func(c *Config) *[]string { return &c.Kubernetes.PullSecrets }, names),
+	opt("kubernetes.service_account", "service account of the pods, which get no token; empty means the namespace's default",
+		func(c *Config) *string { return &c.Kubernetes.ServiceAccount }, printable),
+	opt("kubernetes.runtime_class", "runtime class of the pods, such as kata; empty means none",
+		func(c *Config) *string { return &c.Kubernetes.RuntimeClass }, printable),
+	opt("kubernetes.priority_class", "priority class of the pods; empty means none",
+		func(c *Config) *string { return &c.Kubernetes.PriorityClass }, printable),
+	opt("kubernetes.node_selector", "labels of the nodes for pods, as LABEL=VALUE, separated by commas",
+		func(c *Config) *[]string { return &c.Kubernetes.NodeSelector }, func(all []string) string {
+			for _, pair := range all {
+				if label, _, ok := strings.Cut(pair, "="); !ok || label == "" || printable(pair) != "" {
+					return "write LABEL=VALUE, such as pool=sandboxes"
+				}
+			}
+			return ""
+		}),
+	opt("kubernetes.user_namespace", "give each pod a user namespace of its own (hostUsers: false)",
+		func(c *Config) *bool { return &c.Kubernetes.UserNamespace }, anything),
+	opt("kubernetes.cpu", "cores that each pod requests of its node; 0 means its limit",
+		func(c *Config) *float64 { return &c.Kubernetes.CPU }, between[float64](0, 1024, "a number of cores, such as 0.1")),
+	opt("kubernetes.memory", "memory that each pod requests of its node; 0 means its limit",
+		func(c *Config) *int64 { return &c.Kubernetes.Memory }, between[int64](0, 1<<50, "a size, such as 256MiB")),
+	opt("kubernetes.cache",
+		"directory of each node in which pods share files of images; empty means that each pod gets its own",
+		func(c *Config) *string { return &c.Kubernetes.Cache }, absoluteOrNone),
+	opt("kubernetes.max_cpu", "maximum number of cores of one sandbox; a node should have as many",
+		func(c *Config) *float64 { return &c.Kubernetes.MaxCPU },
+		between[float64](0.01, 1024, "a number of cores, such as 8")),
+	opt("kubernetes.max_memory", "maximum memory of one sandbox; a node should have as much",
+		func(c *Config) *int64 { return &c.Kubernetes.MaxMemory },
+		between[int64](1<<24, 1<<50, "a size, such as 32GiB")),
 	opt("oidc.issuer", "URL of the OpenID Connect provider for sign-in; empty means none",
 		func(c *Config) *string { return &c.OIDC.Issuer }, issuer),
 	opt("oidc.client_id", "client ID of the server at the provider",

@@ -32,12 +32,6 @@ type api struct {
 
 const resourcePods = "pods"
 
-// The rate of requests of one server: enough to start the pods of a burst. The API server has limits of its own.
-const (
-	requestsPerSecond = 100
-	requestsBurst     = 200
-)
-
 // schemes returns the types of core/v1 alone. All types of client-go's scheme are twice as many packages.
 func schemes() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
@@ -74,7 +68,7 @@ func connect(opts Options) (*api, error) {
 	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.UserAgent = "harvest"
-	config.QPS, config.Burst = requestsPerSecond, requestsBurst
+	config.QPS = -1 // no limit here: the API server has its own
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the connection to Kubernetes cannot be made: %v", err)

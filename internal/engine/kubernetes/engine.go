@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"os"
@@ -57,7 +58,7 @@ type Reach string
 
 // The ways.
 const (
-	Auto    Reach = ""        // Direct within the cluster, and Forward elsewhere
+	Auto    Reach = "auto"    // Direct within the cluster, and Forward elsewhere
 	Direct  Reach = "direct"  // to the address of the pod
 	Forward Reach = "forward" // through the API server, as kubectl port-forward does
 )
@@ -98,8 +99,10 @@ const (
 // Open connects to the cluster, and adopts the pods of this installation. Kinds: Invalid for a configuration that
 // cannot work, Unauthenticated and Denied if the cluster refuses it, Unavailable if the cluster cannot be reached.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
-	if opts.Start == 0 {
-		opts.Start = startTime
+	opts.Start, opts.Reach = cmp.Or(opts.Start, startTime), cmp.Or(opts.Reach, Auto)
+	if opts.Pod.Image == "" {
+		err := errors.Newf(errors.Invalid, "the engine kubernetes has no image for its pods")
+		return nil, errors.Remedy(err, "make image pushes one; set kubernetes.image to its name")
 	}
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of the engine kubernetes")

@@ -183,7 +183,7 @@ func stuck(p *corev1.Pod) error {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 			err := errors.Newf(errors.Unavailable, "Kubernetes cannot get the image of the pod: %s%s", w.Reason,
 				reason(w.Message))
-			return errors.Remedy(err, "push the image to a registry that the nodes reach, and set kubernetes.pod.image")
+			return errors.Remedy(err, "push the image to a registry that the nodes reach, and set kubernetes.image")
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff":
 			return errors.Newf(errors.Unavailable, "Kubernetes cannot start the pod: %s%s", w.Reason, reason(w.Message))
 		}

@@ -253,13 +253,28 @@ func (c *Client) Call(ctx context.Context, req Request) (Reply, error) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if err := conn.SendJSON(KindRequest, req); err != nil {
-		return Reply{}, err
+		return Reply{}, c.ended(ctx, err)
 	}
 	reply, err := conn.ReceiveReply(nil)
 	if err != nil && ctx.Err() != nil {
 		return Reply{}, errors.Wrapf(ctx.Err(), "ask sandbox %s", c.ID)
 	}
-	return reply, err
+	return reply, c.ended(ctx, err)
+}
+
+// ended returns a Conflict in the place of err if a connection broke because the sandbox has ended.
+func (c *Client) ended(ctx context.Context, err error) error {
+	if !errors.Is(err, errors.Unavailable) {
+		return err
+	}
+	conn, gone := c.Connect(ctx)
+	if gone == nil {
+		_ = conn.Close() // it was only a question
+	}
+	if errors.Is(gone, errors.Conflict) {
+		return gone
+	}
+	return err
 }
 
 // Processes implements engine.ProcessOpener.

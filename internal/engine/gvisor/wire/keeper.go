@@ -128,17 +128,8 @@ func (k *Keeper) Snapshot(ctx context.Context, path string, w io.Writer) error {
 	if err = conn.SendJSON(KindRequest, Request{Op: Snapshot, Path: path}); err == nil {
 		_, err = conn.ReceiveOutput(w)
 	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		err = errors.Wrapf(context.Cause(ctx), "snapshot of sandbox %s", k.ID)
-	case errors.Is(err, errors.Unavailable):
-		again, gone := k.Connect(ctx)
-		if gone == nil {
-			gone = again.Close()
-		}
-		if errors.Is(gone, errors.Conflict) {
-			return gone
-		}
 	}
-	return errors.Stage(err, "snapshot")
+	return errors.Stage(k.ended(ctx, err), "snapshot")
 }

@@ -111,6 +111,8 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 		return conn.SendJSON(wire.KindReply, wire.Reply{})
 	case req.Op == wire.Wait:
 		return a.wait(ctx, conn)
+	case req.Op == wire.Destroy:
+		return a.destroy(ctx, conn)
 	case forKeeper(req.Op):
 		return a.relay(ctx, conn, payload)
 	default:
@@ -123,7 +125,7 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 func forKeeper(op wire.Operation) bool {
 	switch op {
 	case wire.Start, wire.Attach, wire.Control, wire.Processes, wire.Info, wire.Usage, wire.Snapshot,
-		wire.SetNetwork, wire.Denials, wire.Intercepted, wire.Dial, wire.Destroy:
+		wire.SetNetwork, wire.Denials, wire.Intercepted, wire.Dial:
 		return true
 	}
 	return false
@@ -204,6 +206,19 @@ func (a *Agent) prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp 
 	}
 	if err := preparer.Prepare(ctx, img.ID, warmUp); err != nil {
 		return err
+	}
+	return conn.SendJSON(wire.KindReply, wire.Reply{})
+}
+
+// destroy ends the sandbox through its engine, so that Wait says how it ended.
+func (a *Agent) destroy(ctx context.Context, conn *wire.Conn) error {
+	a.mu.Lock()
+	sandbox := a.sandbox
+	a.mu.Unlock()
+	if sandbox != nil {
+		if err := sandbox.Destroy(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
 	}
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
