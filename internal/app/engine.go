@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net/netip"
 	"path/filepath"
 	"strings"
 
@@ -100,6 +101,11 @@ func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
 	for _, pair := range k.NodeSelector {
 		label, value, _ := strings.Cut(pair, "=")
 		o.Pod.NodeSelector[label] = value
+	}
+	for _, text := range k.NodeAddresses {
+		if addr, err := netip.ParseAddr(text); err == nil { // config has checked it
+			o.Pod.Hosts = append(o.Pod.Hosts, addr.Unmap())
+		}
 	}
 	return o
 }

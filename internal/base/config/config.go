@@ -237,11 +237,12 @@ type Kubernetes struct {
 	PriorityClass       string
 	NodeSelector        []string // LABEL=VALUE
 	UserNamespace       bool
-	CPU                 float64 // requested by each pod, in cores
-	Memory              int64   // requested by each pod
-	Cache               string  // directory of each node for files of images; "" for none
-	MaxCPU              float64 // of one sandbox
-	MaxMemory           int64   // of one sandbox
+	NodeAddresses       []string // that Kubernetes does not know
+	CPU                 float64  // requested by each pod, in cores
+	Memory              int64    // requested by each pod
+	Cache               string   // directory of each node for files of images; "" for none
+	MaxCPU              float64  // of one sandbox
+	MaxMemory           int64    // of one sandbox
 }
 
 // Reaches are the ways to reach pods; PullPolicies those to pull their image.

@@ -279,6 +279,17 @@ var options = []option{
 		}),
 	opt("kubernetes.user_namespace", "give each pod a user namespace of its own (hostUsers: false)",
 		func(c *Config) *bool { return &c.Kubernetes.UserNamespace }, anything),
+	opt("kubernetes.node_addresses",
+		"addresses of nodes that Kubernetes does not know, separated by commas; sandboxes reach these, and their own "+
+			"node, only by a rule for the exact address",
+		func(c *Config) *[]string { return &c.Kubernetes.NodeAddresses }, func(all []string) string {
+			for _, text := range all {
+				if _, err := netip.ParseAddr(text); err != nil {
+					return "write addresses such as 203.0.113.7"
+				}
+			}
+			return ""
+		}),
 	opt("kubernetes.cpu", "cores that each pod requests of its node; 0 means its limit",
 		func(c *Config) *float64 { return &c.Kubernetes.CPU }, between[float64](0, 1024, "a number of cores, such as 0.1")),
 	opt("kubernetes.memory", "memory that each pod requests of its node; 0 means its limit",

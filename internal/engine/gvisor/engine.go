@@ -12,6 +12,7 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,6 +72,8 @@ type Options struct {
 	// Tools is a static program that first in main calls tool.Handover and the handovers of the programs of
 	// Command.Own. "" means Executable.
 	Tools string
+	// Hosts are further addresses of this machine, which sandboxes reach as little as those of its interfaces.
+	Hosts []netip.Addr
 	// SetOwner is for sandboxes with their own users. It makes the file system that serves a directory of engine.Mount
 	// show the files of its user n as files of the host's user first+n. It returns false if that file system does not
 	// serve the directory: the owners are then mapped as in volumes, as they are without SetOwner.

@@ -37,10 +37,28 @@ func (e *Engine) Warm(ctx context.Context, limits engine.Limits) (engine.Warm, e
 
 // warm is a pod whose sandbox has no image yet. Its agent has the pod's name as its identity.
 type warm struct {
-	e       *Engine
-	name    string
-	mu      sync.Mutex
-	claimed bool // guarded by mu
+	e     *Engine
+	name  string
+	mu    sync.Mutex
+	taken bool // it is claimed or destroyed; guarded by mu
+}
+
+// take marks the pod as taken. It reports whether it was taken before.
+func (w *warm) take() (before bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, w.taken = w.taken, true
+	return before
+}
+
+// conflict returns the error of a pod that is taken.
+func (w *warm) conflict() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.taken {
+		return errors.Newf(errors.Conflict, "the sandbox is taken")
+	}
+	return nil
 }
 
 // boot creates a pod, and waits until its agent listens. If it fails, there is no pod.
@@ -119,6 +137,17 @@ func (w *warm) connect(ctx context.Context) (*wire.Conn, error) {
 
 // Prepare implements engine.Preparer.
 func (w *warm) Prepare(ctx context.Context, img string, warmUp []string) error {
+	err := w.conflict()
+	if err == nil {
+		err = w.prepare(ctx, img, warmUp)
+	}
+	if taken := w.conflict(); err != nil && taken != nil {
+		return taken
+	}
+	return err
+}
+
+func (w *warm) prepare(ctx context.Context, img string, warmUp []string) error {
 	found, err := w.e.opts.Images.Find(ctx, img)
 	if err != nil {
 		return errors.Stage(err, "image")
@@ -168,15 +197,12 @@ func (w *warm) sendFile(ctx context.Context, path string) (digest string, err er
 
 // Claim implements engine.Warm.
 func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.claimed {
+	if w.take() {
 		return nil, errors.Newf(errors.Conflict, "the sandbox is taken")
 	}
 	if err := w.claim(ctx, spec); err != nil {
 		return nil, errors.Join(errors.Stage(err, "start"), w.e.destroy(context.WithoutCancel(ctx), w.name))
 	}
-	w.claimed = true
 	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.name}), nil
 }
 
@@ -220,9 +246,7 @@ func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
 
 // Destroy implements engine.Warm.
 func (w *warm) Destroy(ctx context.Context) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.claimed {
+	if w.take() {
 		return nil
 	}
 	return w.e.destroy(ctx, w.name)

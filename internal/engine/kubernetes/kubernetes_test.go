@@ -1,6 +1,8 @@
 package kubernetes_test
 
 import (
+	"net"
+	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -31,7 +33,7 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 	}
 	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
 		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
-		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20}}
+		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t)}}
 	for _, f := range change {
 		f(&opts)
 	}
@@ -40,6 +42,21 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 		t.Fatal(err)
 	}
 	return closing{e, volumes}
+}
+
+// machine returns the addresses of this machine, which is the node. Kubernetes knows one of them only.
+func machine(t *testing.T) (all []netip.Addr) {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, p.Addr().Unmap())
+		}
+	}
+	return all
 }
 
 // mission: A1, A3, A4, A11, 1.8, 1.9, 8.3

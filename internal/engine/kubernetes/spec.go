@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"net/netip"
 	"regexp"
 	"strings"
 
@@ -56,6 +57,10 @@ type Pod struct {
 	// sandbox that breaks out of gVisor could change these files.
 	Cache string
 
+	// Hosts are addresses of nodes that Kubernetes does not know, such as those in front of a cluster. Sandboxes reach
+	// them, as the addresses of their own node, only by a rule for the exact address.
+	Hosts []netip.Addr
+
 	NoSetuid    bool
 	OutputBytes int64 // kept output of each command; 0 for the default
 }
@@ -66,7 +71,7 @@ func newName() string { return "harvest-" + strings.ToLower(ulid.Make().String()
 // describe returns the description of a new pod. id and account are "" for a warm one.
 func (e *Engine) describe(name, id, account string, limits engine.Limits) (*corev1.Pod, error) {
 	o := e.opts.Pod
-	config, err := json.Marshal(pod.Config{Limits: limits, NoSetuid: o.NoSetuid, OutputBytes: o.OutputBytes})
+	config, err := json.Marshal(pod.Config{Limits: limits, NoSetuid: o.NoSetuid, Hosts: o.Hosts, OutputBytes: o.OutputBytes})
 	if err != nil {
 		return nil, errors.Wrapf(err, "describe a pod")
 	}
@@ -79,7 +84,9 @@ func (e *Engine) describe(name, id, account string, limits engine.Limits) (*core
 			EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		Containers: []corev1.Container{{Name: containerName, Image: o.Image,
 			ImagePullPolicy: corev1.PullPolicy(o.PullPolicy),
-			Args:            []string{"-data", dataDir, "-config", string(config)},
+			Args:            []string{"-data", dataDir, "-node", "$(NODE_ADDRESSES)", "-config", string(config)},
+			Env: []corev1.EnvVar{{Name: "NODE_ADDRESSES", ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIPs"}}}},
 			Stdin:           true, Resources: e.resources(limits),
 			Ports:        []corev1.ContainerPort{{Name: "keeper", ContainerPort: pod.Port}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: dataDir}},

@@ -92,6 +92,9 @@ type Options struct {
 	Intercept func(ctx context.Context, i Interception) (net.Conn, error)
 	// Host reports whether an address belongs to this machine or its router. It defaults to asking the machine.
 	Host func(netip.Addr) bool
+	// Hosts are addresses of this machine that its interfaces do not have, such as those of a node whose pods have a
+	// network of their own. It has no effect with Host.
+	Hosts []netip.Addr
 	// Connections limits the open connections, TCP and UDP together. 0 means 4096.
 	Connections int
 	// Rate limits new connections per second, with a burst of twice as many. 0 means 1000.
@@ -178,7 +181,7 @@ func (o *Options) setDefaults() {
 		}
 	}
 	if o.Host == nil {
-		o.Host = new(hostAddresses).contains
+		o.Host = (&hostAddresses{more: o.Hosts}).contains
 	}
 	if o.Connections == 0 {
 		o.Connections = 4096

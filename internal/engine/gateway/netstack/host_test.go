@@ -36,7 +36,10 @@ func TestRouters(t *testing.T) {
 // mission: A6
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
-	h := new(hostAddresses)
+	h := &hostAddresses{more: []netip.Addr{netip.MustParseAddr("203.0.113.9")}}
+	if !h.contains(netip.MustParseAddr("::ffff:203.0.113.9")) {
+		t.Error("a further address is not known as this machine's")
+	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ const hostsFresh = 5 * time.Second
 
 // hostAddresses are the addresses of this machine's interfaces, their broadcast addresses, and its routers.
 type hostAddresses struct {
+	more  []netip.Addr // further addresses of this machine
 	mu    sync.Mutex
 	at    time.Time               // guarded by mu
 	addrs map[netip.Addr]struct{} // guarded by mu
@@ -28,8 +30,9 @@ func (h *hostAddresses) contains(addr netip.Addr) bool {
 	if now := time.Now(); h.addrs == nil || now.Sub(h.at) > hostsFresh {
 		h.addrs, h.at = readHostAddresses(), now
 	}
-	_, ok := h.addrs[addr.Unmap().WithZone("")]
-	return ok
+	addr = addr.Unmap().WithZone("")
+	_, ok := h.addrs[addr]
+	return ok || slices.Contains(h.more, addr)
 }
 
 func readHostAddresses() map[netip.Addr]struct{} {

@@ -194,7 +194,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if req.Op != wire.Boot || req.Boot == nil {
 		return nil, errors.Errorf("the first request is %q", req.Op)
 	}
-	k.args = *req.Boot
+	k.args, k.network.Hosts = *req.Boot, req.Boot.Hosts
 	if err := limitPrivileges(k.args.Container != nil); err != nil {
 		return nil, err
 	}

@@ -164,6 +164,9 @@ type BootArgs struct {
 	// keeper inherits its lease as FirstFile, and after it the files of the claim's mounts.
 	FirstUser int `json:",omitempty"`
 
+	// Hosts are further addresses of this machine, which the network treats as those of its interfaces.
+	Hosts []netip.Addr `json:",omitempty"`
+
 	// Container makes the sandbox a container instead of a sandbox of gVisor.
 	Container *ContainerArgs `json:",omitempty"`
 }

@@ -8,8 +8,10 @@ import (
 	"flag"
 	"io"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -64,6 +66,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.imageDir, "images", "", "directory of images; by default below the directory of the sandbox")
 	flags.StringVar(&o.programs, "programs", "/harvest", "directory of the other programs")
 	flags.StringVar(&o.listen, "listen", ":"+strconv.Itoa(pod.Port), "address for the server")
+	node := flags.String("node", "", "addresses of the node, separated by commas")
 	config := flags.String("config", "{}", "JSON of the sandbox's fixed properties")
 	if err := flags.Parse(args); err != nil {
 		return o, errors.Wrapf(err, "parse the arguments")
@@ -71,7 +74,17 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.imageDir == "" {
 		o.imageDir = filepath.Join(o.data, "images")
 	}
-	return o, errors.Wrapf(json.Unmarshal([]byte(*config), &o.config), "parse the configuration")
+	if err := json.Unmarshal([]byte(*config), &o.config); err != nil {
+		return o, errors.Wrapf(err, "parse the configuration")
+	}
+	for _, text := range strings.FieldsFunc(*node, func(r rune) bool { return r == ',' }) {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return o, errors.Wrapf(err, "parse the addresses of the node")
+		}
+		o.config.Hosts = append(o.config.Hosts, addr.Unmap())
+	}
+	return o, nil
 }
 
 // process is the running program.
@@ -106,7 +119,7 @@ func (p *process) open(ctx context.Context) (err error) {
 	program := func(name string) string { return filepath.Join(p.programs, name) }
 	p.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: p.data, Images: p.images, Volumes: p.volumes,
 		Executable: program("keeper"), Sentry: program("sentry"), Tools: program("tools"), Platform: p.config.Platform,
-		NoSetuid: p.config.NoSetuid, OutputBytes: p.config.OutputBytes})
+		NoSetuid: p.config.NoSetuid, OutputBytes: p.config.OutputBytes, Hosts: p.config.Hosts})
 	if err != nil {
 		return err
 	}

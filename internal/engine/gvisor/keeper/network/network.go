@@ -3,6 +3,7 @@ package network
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -16,7 +17,10 @@ import (
 // Network is the network of a sandbox. It has only loopback, and costs nothing, until the first policy that
 // allows anything.
 type Network struct {
-	Denied      denials
+	Denied denials
+	// Hosts are addresses of this machine that its interfaces do not have. They are set before the first Set.
+	Hosts []netip.Addr
+
 	intercepted chan Interception
 
 	mu      sync.Mutex
@@ -62,7 +66,7 @@ func (n *Network) connect(policy *gateway.Policy, link func() (*os.File, error))
 	}
 	defer ours.Close() // the gateway has a duplicate
 	gw, err := netstack.New(context.Background(), netstack.Options{Link: ours, Policy: policy, Denied: n.Denied.add,
-		Peer: dialPeer, Intercept: n.intercept})
+		Peer: dialPeer, Intercept: n.intercept, Hosts: n.Hosts})
 	return gw, errors.Wrapf(err, "start the gateway")
 }
 

@@ -1,0 +1,139 @@
+// Package kubernetes runs the program harvest with sandboxes in the pods of a real Kubernetes cluster, which
+// make test-kubernetes starts.
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/kubetest"
+	"github.com/RelevanceAI/harvest/test/host"
+)
+
+// newHost is a server whose sandboxes are pods. They reach the server's machine, and nothing else.
+func newHost(t *testing.T, setup func(env *testscript.Env) error) *host.Host {
+	t.Helper()
+	kubeconfig := kubetest.Cluster(t)
+	if setup == nil {
+		setup = host.GVisor(t)
+	}
+	return host.New(t, "kubernetes", func(env *testscript.Env) error {
+		env.Setenv("HARVEST_KUBERNETES_KUBECONFIG", kubeconfig)
+		env.Setenv("HARVEST_KUBERNETES_NAMESPACE", "default")
+		env.Setenv("HARVEST_KUBERNETES_IMAGE", kubetest.Image)
+		env.Setenv("HARVEST_KUBERNETES_PULL_POLICY", "Never")
+		return setup(env)
+	})
+}
+
+// pods are the names of the pods that are not being deleted.
+func pods(t *testing.T) []string {
+	t.Helper()
+	return strings.Fields(kubetest.Kubectl(t, "get", "pods", "-o",
+		`go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.metadata.name}} {{end}}{{end}}`))
+}
+
+// TestRun runs a line of Python through the API server's port-forward, and leaves nothing.
+func TestRun(t *testing.T) {
+	h := newHost(t, nil)
+	if out := h.Must("run", "--code", "print(6*7)"); out != "42" {
+		t.Errorf("it printed %q", out)
+	}
+	if left := pods(t); len(left) > 0 {
+		t.Errorf("pods are left: %q", left)
+	}
+}
+
+// TestSandbox uses what a sandbox offers: files, a port, a snapshot, a copy, and what the network refuses.
+func TestSandbox(t *testing.T) {
+	h := newHost(t, nil)
+	h.Env.Setenv("HARVEST_KUBERNETES_REACH", "direct")
+	h.Must("sandbox", "create", "--name", "one", "--env", "WHO=me")
+	in := func(name, script string) string {
+		t.Helper()
+		return h.Must("sandbox", "exec", name, "--", "sh", "-ec", script)
+	}
+	if got := in("one", "echo $WHO; id -u; dmesg | head -1; echo kept > /root/file"); !strings.HasPrefix(got, "me\n0\n") ||
+		!strings.Contains(got, "gVisor") {
+		t.Errorf("it printed %q", got)
+	}
+	h.Must("sandbox", "snapshot", "one", "--name", "after")
+	h.Must("sandbox", "fork", "one", "--name", "two")
+	h.Must("sandbox", "create", "--name", "three", "--image", "after")
+	for _, name := range []string{"two", "three"} {
+		if got := in(name, "cat /root/file"); got != "kept" {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	denied := `python3 -c 'import urllib.request; urllib.request.urlopen("http://denied.example/", timeout=60)'`
+	if _, stderr, code := h.Run("sandbox", "exec", "one", "--", "sh", "-c", denied); code == 0 {
+		t.Errorf("a denied connection succeeded: %s", stderr)
+	}
+}
+
+// TestRestart kills the server while a command runs, and follows the command to its end.
+func TestRestart(t *testing.T) {
+	h := newHost(t, nil)
+	h.Must("sandbox", "create", "--name", "one")
+	process := h.Must("sandbox", "exec", "--detach", "one", "--", "sh", "-c",
+		"echo before; while [ ! -e /go ]; do sleep 0.1; done; echo after")
+	if err := syscall.Kill(h.Server().PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", "touch /go; echo here"); got != "here" {
+		t.Errorf("after the restart it printed %q", got)
+	}
+	if got := h.Must("sandbox", "logs", "one", process); got != "before\nafter" {
+		t.Errorf("the command printed %q", got)
+	}
+}
+
+// TestPort reads a page that a program in a sandbox serves.
+func TestPort(t *testing.T) {
+	h := newHost(t, nil)
+	h.Must("sandbox", "create", "--name", "one")
+	h.Must("sandbox", "exec", "--detach", "one", "--", "sh", "-c",
+		"mkdir /www; echo hello > /www/index.html; cd /www; python3 -m http.server 8000")
+	box := h.Sandbox("one")
+	get := func() (string, error) {
+		req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet,
+			fmt.Sprintf("http://harvest/v1/sandboxes/%s/ports/8000/", box.ID), nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := h.OverSocket().Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return string(body), err
+	}
+	testenv.Eventually(t, "the page is served", func() bool {
+		page, err := get()
+		return err == nil && page == "hello\n"
+	})
+}
+
+// TestPodDeleted deletes a pod behind the server's back.
+func TestPodDeleted(t *testing.T) {
+	h := newHost(t, nil)
+	h.Must("sandbox", "create", "--name", "one")
+	kubetest.Kubectl(t, append([]string{"delete", "pod", "--wait=false"}, pods(t)...)...)
+	testenv.Eventually(t, "the sandbox is lost", func() bool { return h.Sandbox("one").Status == "lost" })
+	_, stderr, code := h.Run("sandbox", "exec", "one", "--", "true")
+	if code == 0 || !strings.Contains(stderr, "deleted") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if out := h.Must("run", "--code", "print(1)"); out != "1" {
+		t.Errorf("afterwards, it printed %q", out)
+	}
+}
