@@ -12,12 +12,14 @@
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make test-images   the same Dockerfiles with Harvest and BuildKit
 # make test-kubernetes   a Kubernetes cluster of one node on this machine: needs root; the first use compiles it
+# make image   the images for Kubernetes; TAG=registry.example.org/harvest PUSH=-push pushes them
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; ten to twenty minutes, and the internet
 # make test-security   the abuse list against a built server, as root and rootless, with a table; a quarter of an hour
 # make bench   the benchmarks, with the peers that are installed beside them
 
 # Runs a command as a step of that name.
 STEP     := tools/scripts/step
+TAG      ?= harvest
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(shell test -z "$$(git status --porcelain 2>/dev/null | head -1)" || echo +changes)
 RELEASE  := github.com/RelevanceAI/harvest/internal/base/release
@@ -57,7 +59,7 @@ PACK     := env GOOS= GOARCH= CGO_ENABLED=0 go run -v -trimpath ./internal/app/p
 # What the server contains.
 PROGRAMS := keeper sentry tools s3
 
-.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-kubernetes test-software test-security check fmt vulncheck cover bench deps clean
+.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-kubernetes image test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
 # internal/app/programs. One go build compiles the packages of all of them, and uses both the network and each core well;
@@ -134,9 +136,16 @@ test-images:
 	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C tools/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
 	go test -count=1 -timeout 1h -v -run '^(TestAsBuildKit|TestRandomAsBuildKit)$$' ./internal/image/dockerfile
 
-# The programs stay in the user's cache directory.
+# The programs stay in the user's cache directory. TESTS limits the tests beside the cluster, as in TESTS='-short -run TestRun'.
 test-kubernetes: bin/tools/kubernetes
 	bin/tools/kubernetes run go -C tools test -count=1 -timeout 30m -v ./kubernetes/...
+	CGO_ENABLED=0 bin/tools/kubernetes cluster go test -count=1 -timeout 1h -v $(TESTS) ./internal/engine/kubernetes ./test/e2e/kubernetes
+
+# Images of the pods and of the server: TAG is the beginning of their names. PUSH=-push pushes them to a registry.
+image: build bin/tools/image
+	@$(STEP) "build the first process of pods" $(BUILD) -ldflags "-s -w" -o bin/programs/ ./cmd/harvest/pod
+	bin/tools/image pod -tag $(TAG)/pod:$(VERSION) -out bin/pod.tar $(PUSH)
+	bin/tools/image server -tag $(TAG)/server:$(VERSION) -out bin/server.tar $(PUSH)
 
 test-software: build
 	tools/scripts/software

@@ -25,9 +25,10 @@ type digests struct {
 	all map[string]digest // by path; guarded by mu
 }
 
-// digest is the digest of a file that did not change.
+// digest is the digest of a file that did not change. Its change time says nothing: it also changes with the number of
+// links, and sandboxes are links to files of images.
 type digest struct {
-	Size, Changed int64
+	Size, Modified int64
 	Inode         uint64
 	Sum           string
 }
@@ -111,7 +112,7 @@ func stateOf(f *os.File) (digest, error) {
 	if !ok {
 		return digest{}, errors.Errorf("a file without an inode")
 	}
-	return digest{Size: info.Size(), Changed: stat.Ctim.Nano(), Inode: stat.Ino}, nil
+	return digest{Size: info.Size(), Modified: stat.Mtim.Nano(), Inode: stat.Ino}, nil
 }
 
 // canceled is a reader that fails when ctx ends.

@@ -180,6 +180,7 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		Limits:   []string{"cpu", "memory", "processes", "disk", "files"},
 		Missing: []string{
 			"no cgroups in a pod: the memory limit is watched ten times a second, below that of the pod",
+			"no users of their own: sandboxes run as the pod's user 0, without its capabilities",
 			"sandboxes in pods have no volumes, no checkpoints of memory and no private networks yet",
 		}}
 }

@@ -33,7 +33,8 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 	}
 	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
 		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
-		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t)}}
+		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t),
+			Cache: kubetest.Cache()}}
 	for _, f := range change {
 		f(&opts)
 	}

@@ -108,12 +108,13 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	for {
 		changed := s.e.pods.next()
 		reply, err := s.Call(ctx, wire.Request{Op: wire.Wait})
-		if err == nil && reply.End != nil {
+		if err == nil && reply.End != nil && !reply.End.Destroyed {
 			return *reply.End, nil
 		}
 		if ctx.Err() != nil {
 			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for sandbox %s", s.h.ID)
 		}
+		// The pod's own engine also says that the sandbox was destroyed when Kubernetes ends the pod.
 		if end := s.e.end(s.h.Ref); end != nil {
 			return *end, nil
 		}

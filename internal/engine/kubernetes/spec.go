@@ -87,7 +87,7 @@ func (e *Engine) describe(name, id, account string, limits engine.Limits) (*core
 			Args:            []string{"-data", dataDir, "-node", "$(NODE_ADDRESSES)", "-config", string(config)},
 			Env: []corev1.EnvVar{{Name: "NODE_ADDRESSES", ValueFrom: &corev1.EnvVarSource{
 				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIPs"}}}},
-			Stdin:           true, Resources: e.resources(limits),
+			Stdin: true, Resources: e.resources(limits),
 			Ports:        []corev1.ContainerPort{{Name: "keeper", ContainerPort: pod.Port}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: dataDir}},
 			// gVisor makes namespaces and traps system calls of its own, which the usual filters refuse.

@@ -128,9 +128,11 @@ func TestPodDeleted(t *testing.T) {
 	h := newHost(t, nil)
 	h.Must("sandbox", "create", "--name", "one")
 	kubetest.Kubectl(t, append([]string{"delete", "pod", "--wait=false"}, pods(t)...)...)
-	testenv.Eventually(t, "the sandbox is lost", func() bool { return h.Sandbox("one").Status == "lost" })
-	_, stderr, code := h.Run("sandbox", "exec", "one", "--", "true")
-	if code == 0 || !strings.Contains(stderr, "deleted") {
+	testenv.Eventually(t, "the sandbox has ended", func() bool { return h.Sandbox("one").Status == "terminated" })
+	if got := h.Sandbox("one").Reason; !strings.Contains(got, "the pod was deleted") {
+		t.Errorf("the reason is %q", got)
+	}
+	if _, stderr, code := h.Run("sandbox", "exec", "one", "--", "true"); code == 0 || !strings.Contains(stderr, "deleted") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if out := h.Must("run", "--code", "print(1)"); out != "1" {

@@ -75,6 +75,7 @@ evictionHard: {memory.available: "100Mi", nodefs.available: "1%%", imagefs.avail
 featureGates: {KubeletInUserNamespace: true}
 resolvConf: /etc/resolv.conf
 podLogsDir: %[1]s/logs
+imageGCHighThresholdPercent: 100
 makeIPTablesUtilChains: false
 `
 

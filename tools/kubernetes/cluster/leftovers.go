@@ -17,8 +17,9 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-// group is the cgroup of the cluster, in each hierarchy.
-const group = "harvest-kubernetes"
+// group is the cgroup of the cluster, in each hierarchy. Tests look for groups of sandboxes, whose names begin with
+// harvest.
+const group = "cluster-of-harvest"
 
 // lockFile is held while there is a cluster. It contains the directory of the cluster.
 const lockFile = "/run/harvest-kubernetes.lock"

@@ -49,6 +49,9 @@ func Cluster(t testing.TB) (kubeconfig string) {
 	return os.Getenv("KUBECONFIG")
 }
 
+// Cache returns a directory of the node that ends with the cluster.
+func Cache() string { return filepath.Join(filepath.Dir(os.Getenv(containerd)), "images") }
+
 // Ctr runs the client of the node's containerd.
 func Ctr(t testing.TB, stdin *bytes.Buffer, args ...string) error {
 	t.Helper()
