@@ -131,10 +131,7 @@ func (a *App) open(ctx context.Context) error {
 	if err != nil {
 		return errors.Stage(err, startup.StageEngine)
 	}
-	if below != nil {
-		a.then("the volumes", func(context.Context) error { return below.volumes.Close() })
-	}
-	a.then("the engine", func(context.Context) error { return eng.Close() })
+	a.then("the engine", below.close(eng))
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
 	if a.audit, err = openAudit(a.cfg.Data); err != nil {
 		return err
@@ -153,9 +150,7 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.then("the sandboxes", a.fleet.Close)
 	a.sent.to(ctx, a.fleet)
-	if below != nil {
-		a.then("the builds", below.connect(a.fleet))
-	}
+	a.then("the builds", below.connect(a.fleet))
 	if err := a.openRepos(ctx, db, eng); err != nil {
 		return err
 	}

@@ -96,7 +96,8 @@ func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Reach: kubernetes.Reach(k.Reach),
 		Pod: kubernetes.Pod{Image: k.Image, PullPolicy: k.PullPolicy, PullSecrets: k.PullSecrets,
 			ServiceAccount: k.ServiceAccount, RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass,
-			NodeSelector: map[string]string{}, UserNamespace: k.UserNamespace, CPU: k.CPU, Memory: k.Memory, Cache: k.Cache,
+			NodeSelector: map[string]string{}, UserNamespace: k.UserNamespace, CPU: k.CPU, Memory: k.Memory,
+			Cache:    k.Cache,
 			NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes}}
 	for _, pair := range k.NodeSelector {
 		label, value, _ := strings.Cut(pair, "=")
@@ -150,8 +151,22 @@ type parts struct {
 	builds  *dockerfile.Source
 }
 
-// connect makes images build in sandboxes of the fleet until the returned function is called.
+// close returns a function that closes an engine, and then its parts. p may be nil.
+func (p *parts) close(eng engine.Engine) func(context.Context) error {
+	return func(context.Context) error {
+		err := eng.Close()
+		if p != nil {
+			err = errors.Join(err, p.volumes.Close())
+		}
+		return err
+	}
+}
+
+// connect makes images build in sandboxes of the fleet until the returned function is called. p may be nil.
 func (p *parts) connect(fleet *fleet.Fleet) func(context.Context) error {
+	if p == nil {
+		return func(context.Context) error { return nil }
+	}
 	p.builds.Connect(p.images, build.New(fleet, p.volumes))
 	return p.builds.Close
 }

@@ -86,13 +86,22 @@ var rows = []row{
 	{"engine/gvisor/...", []string{"base/atomicfile", "base/privilege", "base/processes", "base/tarfs",
 		"client/transport/socket", "engine", "engine/container/...", "engine/gateway/...", "engine/gvisor/...",
 		"engine/ocilayer", "engine/volume/...", "image/..."}, "engines hold no policy and do not know one another"},
-	{"engine/kubernetes/pod", []string{"client/transport/bytestream", "engine", "engine/gvisor/wire/...", "image"},
+	{"engine/kubernetes/pod", []string{"engine", "engine/gvisor/wire/...", "image"},
 		"the agent passes a keeper's protocol on; the program of the pod opens the engine"},
+	{"engine/kubernetes/podimage", nil, "an image is made of files; its callers know which"},
+	{"engine/kubernetes/kubetest", []string{"base/testenv", "engine/kubernetes/podimage"},
+		"tests get a cluster, and use the engine themselves"},
+	{"engine/kubernetes/inside", []string{"base/processes", "engine", "engine/gvisor", "engine/gvisor/wire/mutual",
+		"engine/kubernetes/pod", "engine/volume"}, "the program of a pod is an engine of one machine with an agent"},
+	{"engine/kubernetes", []string{"base/atomicfile", "client/transport/bytestream", "engine", "engine/gvisor/wire/...",
+		"engine/kubernetes/pod", "engine/volume", "image"},
+		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"engine/ocilayer", nil, "the form of a layer is plain; its callers know whose files they are"},
 	{"engine/container/...", []string{"engine/container/...", "engine/gateway/...", "engine/gvisor/userns",
 		"engine/ocilayer"},
 		"a container knows nothing of the keeper that owns it"},
-	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/processes", "base/tarfs", "engine", "engine/gateway",
+	{"engine/modal/...", []string{"base/atomicfile", "base/places", "base/processes", "base/tarfs", "engine",
+		"engine/gateway",
 		"engine/gvisor/wire", "engine/modal/...", "engine/proc", "engine/volume/...", "image/..."},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 
@@ -306,6 +315,7 @@ var rows = []row{
 	{"test/...", []string{"..."}, "whole-run tests drive the built binary"},
 
 	{"tools/coverage", nil, "the gate reads profiles, not packages"},
+	{"tools/image", []string{"engine/kubernetes/podimage"}, "it makes images from the built programs"},
 	{"tools/kubernetes", []string{"tools/kubernetes/cluster"}, "the command calls package cluster"},
 	{"tools/kubernetes/...", []string{"engine/kubernetes/podimage"}, "a cluster is made of programs of others"},
 	{"tools/lint", nil, "the rules read files, not packages"},
@@ -356,7 +366,8 @@ func layers(t *tree) []Finding {
 }
 
 // helpers are the packages that help tests of other packages.
-var helpers = []string{"base/testenv", "engine/enginetest", "engine/enginetest/probe", "image/imagetest",
+var helpers = []string{"base/testenv", "engine/enginetest", "engine/enginetest/probe", "engine/kubernetes/kubetest",
+	"image/imagetest",
 	"session/agent/agenttest",
 	"store/storetest", "store/testdb"}
 

@@ -35,7 +35,8 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools,
 		Platform: e.opts.Platform, Rootless: e.rootless, NoSetuid: e.opts.NoSetuid,
 		Crashes: filepath.Join(e.opts.Dir, "crashes"),
-		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint, Hosts: e.opts.Hosts}
+		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint,
+		Hosts: e.opts.Hosts}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}

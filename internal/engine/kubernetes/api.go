@@ -102,7 +102,8 @@ func (a *api) get(ctx context.Context, name string) (*corev1.Pod, error) {
 // list returns the pods with a label.
 func (a *api) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	var all corev1.PodList
-	err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Param("labelSelector", selector).Do(ctx).Into(&all)
+	err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Param("labelSelector",
+		selector).Do(ctx).Into(&all)
 	return all.Items, a.explain(err, "list the pods")
 }
 
@@ -133,7 +134,8 @@ func (a *api) explain(err error, what string) error {
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		err = errors.Explainf(err, errors.Unavailable, "%s: the API server of Kubernetes does not answer: %v", what, err)
+		err = errors.Explainf(err, errors.Unavailable, "%s: the API server of Kubernetes does not answer: %v", what,
+			err)
 		return errors.Remedy(err, "check it with kubectl get pods")
 	}
 	s := status.Status()
@@ -150,8 +152,8 @@ func (a *api) explain(err error, what string) error {
 			"raise the ResourceQuota of the namespace %s, or destroy sandboxes", a.namespace)
 	case s.Code == http.StatusForbidden:
 		return errors.Remedy(explained(errors.Denied),
-			"give the server's user the rights of deploy/kubernetes, and the namespace a Pod Security level that admits "+
-				"its pods: harvest doctor")
+			"give the server's user the rights in docs/kubernetes.md, and the namespace a Pod Security level that "+
+				"admits its pods")
 	case s.Code == http.StatusConflict:
 		return explained(errors.Conflict)
 	case s.Code == http.StatusUnprocessableEntity, s.Code == http.StatusBadRequest:
@@ -163,5 +165,5 @@ func (a *api) explain(err error, what string) error {
 }
 
 // quotaExceeded reports whether a quota refused a pod. Kubernetes tells that in words only
-// (https://github.com/kubernetes/kubernetes/blob/v1.37.2/staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota).
+// (resourcequota/controller.go of k8s.io/apiserver v0.37.2).
 func quotaExceeded(s metav1.Status) bool { return strings.Contains(s.Message, "exceeded quota") }

@@ -122,7 +122,8 @@ func (e *Engine) awaitPod(ctx context.Context, name string) error {
 	if ctx.Err() != nil {
 		return errors.Wrapf(ctx.Err(), "wait for the pod %s: %s", name, awaits(e.pods.get(name)))
 	}
-	err = errors.Explainf(err, errors.Exhausted, "the pod did not run within %s: %s", e.opts.Start, awaits(e.pods.get(name)))
+	err = errors.Explainf(err, errors.Exhausted, "the pod did not run within %s: %s", e.opts.Start,
+		awaits(e.pods.get(name)))
 	return errors.Remedy(err, "add nodes, or lower kubernetes.cpu and kubernetes.memory: kubectl get events -n %s",
 		e.api.namespace)
 }

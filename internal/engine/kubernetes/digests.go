@@ -29,8 +29,8 @@ type digests struct {
 // links, and sandboxes are links to files of images.
 type digest struct {
 	Size, Modified int64
-	Inode         uint64
-	Sum           string
+	Inode          uint64
+	Sum            string
 }
 
 // openDigests reads the file. It is a cache: a damaged one is as good as none.

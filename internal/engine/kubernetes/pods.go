@@ -124,12 +124,13 @@ func (p *pods) wait(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// endOf returns how the sandbox of a pod has ended, as far as Kubernetes knows. It returns nil if the pod can still run,
-// and for a pod that is not known: see gone.
+// endOf returns how the sandbox of a pod has ended, as far as Kubernetes knows. It returns nil if the pod can still
+// run, and for a pod that is not known: see gone.
 func endOf(p *corev1.Pod) *engine.End {
 	for _, c := range p.Status.ContainerStatuses {
 		if t := c.State.Terminated; t != nil && t.Reason == "OOMKilled" {
-			return &engine.End{OutOfMemory: true, Detail: "Kubernetes ended the pod, which needed more memory than its limit"}
+			return &engine.End{OutOfMemory: true,
+				Detail: "Kubernetes ended the pod, which needed more memory than its limit"}
 		}
 	}
 	switch {

@@ -130,8 +130,8 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 // endTime is how long Destroy waits for the keeper before it deletes the pod.
 const endTime = 5 * time.Second
 
-// Destroy implements engine.Sandbox. It returns when the processes of the sandbox have ended, if the pod can be reached,
-// and Kubernetes has accepted the deletion of the pod.
+// Destroy implements engine.Sandbox. It returns when the processes of the sandbox have ended, if the pod can be
+// reached, and Kubernetes has accepted the deletion of the pod.
 func (s *Sandbox) Destroy(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()

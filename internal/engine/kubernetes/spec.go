@@ -49,8 +49,8 @@ type Pod struct {
 	NodeSelector   map[string]string
 	Tolerations    []corev1.Toleration
 	UserNamespace  bool // hostUsers: false
-	// CPU and Memory are what a pod requests of its node, in cores and bytes. The sandbox's limits are the pod's limits.
-	// 0 means the limits.
+	// CPU and Memory are what a pod requests of its node, in cores and bytes. The sandbox's limits are the pod's
+	// limits. 0 means the limits.
 	CPU    float64
 	Memory int64
 	// Cache is a directory of the node in which its pods share files of images. "" means that each pod has its own. A
@@ -71,7 +71,8 @@ func newName() string { return "harvest-" + strings.ToLower(ulid.Make().String()
 // describe returns the description of a new pod. id and account are "" for a warm one.
 func (e *Engine) describe(name, id, account string, limits engine.Limits) (*corev1.Pod, error) {
 	o := e.opts.Pod
-	config, err := json.Marshal(pod.Config{Limits: limits, NoSetuid: o.NoSetuid, Hosts: o.Hosts, OutputBytes: o.OutputBytes})
+	config, err := json.Marshal(pod.Config{Limits: limits, NoSetuid: o.NoSetuid, Hosts: o.Hosts,
+		OutputBytes: o.OutputBytes})
 	if err != nil {
 		return nil, errors.Wrapf(err, "describe a pod")
 	}

@@ -61,7 +61,8 @@ func TestSandbox(t *testing.T) {
 		t.Helper()
 		return h.Must("sandbox", "exec", name, "--", "sh", "-ec", script)
 	}
-	if got := in("one", "echo $WHO; id -u; dmesg | head -1; echo kept > /root/file"); !strings.HasPrefix(got, "me\n0\n") ||
+	if got := in("one", "echo $WHO; id -u; dmesg | head -1; echo kept > /root/file"); !strings.HasPrefix(got,
+		"me\n0\n") ||
 		!strings.Contains(got, "gVisor") {
 		t.Errorf("it printed %q", got)
 	}
@@ -132,7 +133,8 @@ func TestPodDeleted(t *testing.T) {
 	if got := h.Sandbox("one").Reason; !strings.Contains(got, "the pod was deleted") {
 		t.Errorf("the reason is %q", got)
 	}
-	if _, stderr, code := h.Run("sandbox", "exec", "one", "--", "true"); code == 0 || !strings.Contains(stderr, "deleted") {
+	if _, stderr, code := h.Run("sandbox", "exec", "one", "--", "true"); code == 0 || !strings.Contains(stderr,
+		"deleted") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if out := h.Must("run", "--code", "print(1)"); out != "1" {

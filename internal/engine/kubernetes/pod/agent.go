@@ -7,12 +7,12 @@ package pod
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
@@ -142,8 +142,36 @@ func (a *Agent) relay(ctx context.Context, conn *wire.Conn, payload []byte) erro
 	if err := wire.NewConn(near).Send(wire.KindRequest, payload); err != nil {
 		return err
 	}
-	bytestream.Join(conn.Stream(), near)
+	carry(conn.Stream(), near)
 	return nil
+}
+
+// lingerTime is how long a server may take to read the keeper's last words.
+const lingerTime = 30 * time.Second
+
+// carry copies between the server and the keeper until the keeper has ended its direction and the server has left.
+// A keeper ends a connection when it has answered, and may leave input unread. The server's input is then read and
+// dropped: the kernel would reset a TCP connection that is closed before, and the server would lose the answer.
+func carry(server, keeper net.Conn) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := io.Copy(keeper, server)
+		if half, ok := keeper.(interface{ CloseWrite() error }); ok && err == nil {
+			err = half.CloseWrite()
+		}
+		if err != nil {
+			_, _ = io.Copy(io.Discard, server) // its end is all that matters
+		}
+	}()
+	_, _ = io.Copy(server, keeper) // the server sees the end
+	if half, ok := server.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-time.After(lingerTime):
+	}
 }
 
 // claim makes the warm sandbox the one of the spec, and binds the agent's identity to it. A failed claim leaves no

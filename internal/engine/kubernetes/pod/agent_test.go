@@ -249,6 +249,56 @@ type destroyed struct{ engine.Sandbox }
 
 func (destroyed) Destroy(context.Context) error { return nil }
 
+// TestAnswerBeforeInputIsRead starts a command whose keeper answers, and leaves while input arrives.
+func TestAnswerBeforeInputIsRead(t *testing.T) {
+	t.Parallel()
+	authority, err := mutual.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := pod.OpenImages(filepath.Join(t.TempDir(), "images"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server{authority, serve(t, authority, &scripted{}, images, func(ctx context.Context) (net.Conn, error) {
+		return leavingKeeper(ctx, t.TempDir())
+	})}
+	for range 20 {
+		p, err := s.client(podName).Start(t.Context(), engine.Command{Args: []string{"true"},
+			Stdin: strings.NewReader(strings.Repeat("x", 8<<20))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 3 {
+			t.Fatalf("the command ended with %+v, %v", exit, err)
+		}
+	}
+}
+
+// leavingKeeper returns a connection to a keeper that reads the request, reports the end of a command, and leaves.
+func leavingKeeper(ctx context.Context, dir string) (net.Conn, error) {
+	path := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		defer l.Close()
+		accepted, err := l.Accept()
+		if err != nil {
+			return
+		}
+		conn := wire.NewConn(accepted)
+		defer conn.Close()
+		if _, _, err := conn.Receive(); err != nil {
+			return
+		}
+		_ = conn.SendJSON(wire.KindReply, wire.Reply{ID: "p"}) // the client notices what is missing
+		_ = conn.SendJSON(wire.KindExit, engine.Exit{Code: 3})
+	}()
+	return new(net.Dialer).DialContext(ctx, "unix", path)
+}
+
 // scriptedPod starts an agent with a warm sandbox without a keeper.
 func scriptedPod(t *testing.T) (server, *scripted) {
 	t.Helper()

@@ -36,8 +36,9 @@ func Greet(w io.Writer, r io.Reader, c mutual.Credentials) error {
 		return errors.Explainf(err, errors.Unavailable, "the pod gave no answer")
 	}
 	if a.Protocol != Protocol {
-		err := errors.Newf(errors.Unsupported, "the pod's image is of another version of Harvest: it speaks protocol %d, "+
-			"and this server %d", a.Protocol, Protocol)
+		err := errors.Newf(errors.Unsupported,
+			"the pod's image is of another version of Harvest: it speaks protocol %d, "+
+				"and this server %d", a.Protocol, Protocol)
 		return errors.Remedy(err, "make the image with the version of this server: make image")
 	}
 	if a.Failure != nil {
