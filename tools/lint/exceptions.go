@@ -44,7 +44,7 @@ var exceptions = map[string]string{
 	"internal/image/dockerfile/files/delta.go tar.Header": "a mark in a layer, which becomes no file",
 	"test/host/modalhost/images.go tar.Header":            "files of images for tests, whose times no test reads",
 
-	"internal/engine/kubernetes/api.go imports":      "client-go's log is switched off: its requests return their errors",
+	"internal/engine/kubernetes/api.go imports":      "client-go's log is off: requests return their errors",
 	"internal/engine/kubernetes/reach.go net.Dialer": "it connects to the pods of the operator's own cluster",
 
 	"tools/kubernetes/cluster/cluster.go exec.Command": "a component lives as long as its cluster",

@@ -170,7 +170,7 @@ log: {format: xml}
 		path + ":6: unknown option exec-timeout; did you mean exec_timeout?",
 		"HARVEST_OUTPUT_BYTES: output_bytes: invalid value many; write a size, such as 512MiB or 2GiB",
 		"--data: data: invalid value here; write an absolute path, such as /srv/harvest",
-		"HARVEST_ENGINE: engine: invalid value docker; write gvisor or modal or fake",
+		"HARVEST_ENGINE: engine: invalid value docker; write gvisor or kubernetes or modal or fake",
 		path + ":4: limits.memory: invalid value 1KiB; write a size of at least 32MiB, such as 2GiB",
 		path + ":1: timeout: invalid value 0s; write a duration from 1s to 168h, which is a week",
 		path + ":9: log.format: invalid value xml; write text or json",

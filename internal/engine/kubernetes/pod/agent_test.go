@@ -263,7 +263,7 @@ func TestAnswerBeforeInputIsRead(t *testing.T) {
 	s := server{authority, serve(t, authority, &scripted{}, images, func(ctx context.Context) (net.Conn, error) {
 		return leavingKeeper(ctx, t.TempDir())
 	})}
-	for range 20 {
+	for range 3 {
 		p, err := s.client(podName).Start(t.Context(), engine.Command{Args: []string{"true"},
 			Stdin: strings.NewReader(strings.Repeat("x", 8<<20))})
 		if err != nil {
@@ -294,6 +294,10 @@ func leavingKeeper(ctx context.Context, dir string) (net.Conn, error) {
 			return
 		}
 		_ = conn.SendJSON(wire.KindReply, wire.Reply{ID: "p"}) // the client notices what is missing
+		if half, ok := accepted.(*net.UnixConn); ok {
+			_ = half.CloseRead()
+		}
+		<-time.After(50 * time.Millisecond) // the agent finds that it can write no more
 		_ = conn.SendJSON(wire.KindExit, engine.Exit{Code: 3})
 	}()
 	return new(net.Dialer).DialContext(ctx, "unix", path)
