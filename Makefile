@@ -37,9 +37,11 @@ END      ?= 50m
 TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # Directories that the gate does not count: code of tests, programs that only developers run, internal/base/fault, and the
 # code that runs in gVisor's own process, which has neither an environment nor a file system to write counters to (the
-# snapshots of internal/engine/enginetest run it).
+# snapshots of internal/engine/enginetest run it), and internal/engine/kubernetes, whose tests need the cluster of
+# make test-kubernetes.
 UNCOUNTED := test tools cmd/harvest/sentry internal/app/programs/pack internal/base/fault internal/base/testenv \
 	internal/engine/container/pid1 internal/engine/enginetest internal/engine/gvisor/layer/agent internal/engine/gvisor/sentry \
+	internal/engine/kubernetes \
 	internal/image/imagetest internal/session/agent/agenttest internal/store/storetest
 
 # The modules of Harvest. Those of tools/peers and tools/release have requirements of other programs.

@@ -272,7 +272,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 		GitSecret: req.GitSecret, PerTurn: req.PerTurn, Author: author, Approval: req.Approval, Limits: req.Limits,
 		Status:  records.Creating,
 		Created: now, Active: now, MCP: req.MCP, Sandbox: preparation.Request(req.Sandbox, m.imageFor(name),
-			volumes.Memory(repos[0])),
+			volumes.Memory(repos[0]), m.opts.Fleet.Capabilities().Volumes),
 	}, nil
 }
 

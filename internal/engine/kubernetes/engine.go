@@ -80,10 +80,9 @@ type Engine struct {
 
 // holding is what this process knows of a pod beyond what Kubernetes does.
 type holding struct {
-	id       string // Spec.ID, "" before the claim
-	ending   bool   // Destroy has been called
-	release  func() // of the image; may be nil
-	greeting sync.Mutex
+	id      string // Spec.ID, "" before the claim
+	ending  bool   // Destroy has been called
+	release func() // of the image; may be nil
 }
 
 var (

@@ -8,9 +8,9 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/client/transport/bytestream"
@@ -57,12 +57,12 @@ func (a *api) tunnel(name string) (httpstream.Connection, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "configure a connection to Kubernetes")
 	}
-	sockets, err := portforward.NewSPDYOverWebsocketDialer(url, a.config)
+	sockets, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, a.config)
 	if err != nil {
 		return nil, errors.Wrapf(err, "configure a connection to Kubernetes")
 	}
-	dialer := portforward.NewFallbackDialer(sockets,
-		spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url), fallBack)
+	dialer := portforward.NewFallbackDialerForStreaming(sockets,
+		spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url), fallBack)
 	tunnel, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	return tunnel, err
 }

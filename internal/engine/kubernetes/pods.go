@@ -18,7 +18,6 @@ type pods struct {
 	mu      sync.Mutex
 	all     map[string]*corev1.Pod // by name; guarded by mu
 	ready   bool                   // all of them are known; guarded by mu
-	failure error                  // of the last attempt to list them; guarded by mu
 	changed chan struct{}          // closed and replaced at each change; guarded by mu
 }
 

@@ -235,6 +235,6 @@ func session(urls ...string) preparation.Session {
 	for i, url := range urls {
 		s.Repos = append(s.Repos, workspace.Repository{URL: url, Dir: "/workspace/" + string(rune('a'+i))})
 	}
-	s.Request = preparation.Request(spec.Request{}, s.Image, "")
+	s.Request = preparation.Request(spec.Request{}, s.Image, "", true)
 	return s
 }

@@ -65,12 +65,15 @@ type Result struct {
 	Err     error
 }
 
-// Request returns the request for a session's sandbox.
-func Request(req spec.Request, image, memory string) spec.Request {
+// Request returns the request for a session's sandbox. mounts says whether the engine has volumes. Otherwise the state of
+// the agent and the memory are in the sandbox, and in its snapshots.
+func Request(req spec.Request, image, memory string, mounts bool) spec.Request {
 	if req.Image == "" {
 		req.Image = image
 	}
-	req.Volumes = volumes.Mounted(req.Volumes, memory)
+	if mounts {
+		req.Volumes = volumes.Mounted(req.Volumes, memory)
+	}
 	req.SnapshotOnEnd, req.Borrows, req.Env, req.Progress = true, true, nil, nil
 	return req
 }
@@ -206,10 +209,12 @@ func (p *work) createFrom(ctx context.Context, req spec.Request) (record.Sandbox
 // makeDirs creates directories, installs harvest-git, and fills the memory.
 func (p *work) makeDirs(ctx context.Context) error {
 	dirs := []string{path.Dir(p.s.Repos[0].Dir), volumes.StateDir(p.s.ID)}
-	if memory := volumes.Memory(p.s.Repos[0]); memory != "" {
+	if memory := volumes.Memory(p.s.Repos[0]); memory != "" && p.Fleet.Capabilities().Volumes {
 		if err := volumes.Seed(ctx, p.Volumes, p.box(), p.s.ID, memory); err != nil {
 			return err
 		}
+	}
+	if volumes.Memory(p.s.Repos[0]) != "" {
 		dirs = append(dirs, volumes.MemoryMount)
 	}
 	return p.tree().MakeDirs(ctx, dirs...)

@@ -34,14 +34,18 @@ import (
 // TestRequest checks the request for a session's sandbox.
 func TestRequest(t *testing.T) {
 	t.Parallel()
-	got := preparation.Request(spec.Request{Env: map[string]string{"A": "b"}}, "agent", "harvest-o-n")
+	got := preparation.Request(spec.Request{Env: map[string]string{"A": "b"}}, "agent", "harvest-o-n", true)
 	if got.Image != "agent" || !got.SnapshotOnEnd || got.Env != nil || len(got.Volumes) != 2 {
 		t.Errorf("%+v", got)
 	}
 	got = preparation.Request(spec.Request{Image: "own", Volumes: []spec.Mount{{Name: "v", Path: "/mnt/state"}}},
-		"agent", "")
+		"agent", "", true)
 	if got.Image != "own" || len(got.Volumes) != 1 || got.Volumes[0].Name != "v" {
 		t.Errorf("the user's image and mount: %+v", got)
+	}
+	got = preparation.Request(spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}}, "agent", "harvest-o-n", false)
+	if len(got.Volumes) != 1 || got.Volumes[0].Name != "v" { // the user's own is refused, with a reason
+		t.Errorf("without volumes: %+v", got)
 	}
 }
 
@@ -119,7 +123,7 @@ func TestMemory(t *testing.T) {
 			}
 			s := session("")
 			s.Repos[0].Dir = "/workspace/project"
-			s.Request = preparation.Request(spec.Request{}, "base", "local-project")
+			s.Request = preparation.Request(spec.Request{}, "base", "local-project", true)
 			got, _ := h.prepare(s)
 			store := agentmemory.Store{Volumes: volume.Of(h.Engine.Volumes(), account.Owner(personal))}
 			if seeded, err := store.Seeded(t.Context(), "local-project"); err != nil || seeded != (want > 0) {

@@ -141,3 +141,46 @@ func TestPodDeleted(t *testing.T) {
 		t.Errorf("afterwards, it printed %q", out)
 	}
 }
+
+// TestSession lets the scripted agent work in a pod, and continues it after its sandbox has ended.
+func TestSession(t *testing.T) {
+	h := newHost(t, nil)
+	project := h.Project()
+	out, stderr, code := h.In(project, "agent", "--agent", "scripted", "--image", "base", "-o", "text", "say hello")
+	if code != 0 || !strings.Contains(out, "You said: say hello") {
+		t.Fatalf("exit code %d: %s%s", code, out, stderr)
+	}
+	h.Must("sandbox", "rm", h.Box())
+	out, stderr, code = h.In(project, "agent", "--continue", "-o", "text", "/run cat SCRIPTED-AGENT.md")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s%s", code, out, stderr)
+	}
+	diff, stderr, code := h.In(project, "diff")
+	if code != 0 || !strings.Contains(diff, "+- say hello") {
+		t.Errorf("exit code %d: %s%s", code, diff, stderr)
+	}
+}
+
+// TestSecretsStay gives a warm pod an environment and a secret, and looks for them in all that Kubernetes knows.
+func TestSecretsStay(t *testing.T) {
+	h := newHost(t, func(env *testscript.Env) error {
+		env.Setenv("HARVEST_POOL", "1")
+		return host.GVisor(t)(env)
+	})
+	const canary = "canary-5f0c1d"
+	h.Must("secret", "set", "mine", "TOKEN="+canary)
+	testenv.Eventually(t, "a warm pod waits", func() bool { return len(pods(t)) == 1 })
+	warm := pods(t)[0]
+	h.Must("sandbox", "create", "--name", "one", "--secret", "mine", "--env", "OTHER="+canary)
+	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", "echo $TOKEN $OTHER"); got != canary+" "+canary {
+		t.Errorf("the sandbox has %q", got)
+	}
+	if !h.Sandbox("one").Warm {
+		t.Error("the sandbox is not from a warm pod")
+	}
+	for _, args := range [][]string{{"get", "pods,secrets,configmaps,events", "-o", "yaml"}, {"logs", warm}} {
+		if known := kubetest.Kubectl(t, args...); known == "" || strings.Contains(known, canary) {
+			t.Errorf("kubectl %q shows the secret, or nothing: %.300s", args, known)
+		}
+	}
+}
