@@ -65,8 +65,8 @@ type Result struct {
 	Err     error
 }
 
-// Request returns the request for a session's sandbox. mounts says whether the engine has volumes. Otherwise the state of
-// the agent and the memory are in the sandbox, and in its snapshots.
+// Request returns the request for a session's sandbox. mounts says whether the engine has volumes. Otherwise the state
+// of the agent and the memory are in the sandbox, and in its snapshots.
 func Request(req spec.Request, image, memory string, mounts bool) spec.Request {
 	if req.Image == "" {
 		req.Image = image

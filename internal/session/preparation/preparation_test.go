@@ -43,7 +43,8 @@ func TestRequest(t *testing.T) {
 	if got.Image != "own" || len(got.Volumes) != 1 || got.Volumes[0].Name != "v" {
 		t.Errorf("the user's image and mount: %+v", got)
 	}
-	got = preparation.Request(spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}}, "agent", "harvest-o-n", false)
+	got = preparation.Request(spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}}, "agent", "harvest-o-n",
+		false)
 	if len(got.Volumes) != 1 || got.Volumes[0].Name != "v" { // the user's own is refused, with a reason
 		t.Errorf("without volumes: %+v", got)
 	}

@@ -121,12 +121,16 @@ func runPod(t *testing.T, c *Cluster, name string) {
 	}
 }
 
-// sayIn runs a command in a pod.
+// sayIn runs a command in a pod, as soon as the kubelet, which may just have started, knows the pod.
 func sayIn(t *testing.T, c *Cluster, pod, text string) {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), nil, "exec", pod, "--", "/pause", "echo", text)
-	if err != nil || out != text+"\n" {
-		t.Fatalf("the command in the pod printed %q, %v", out, err)
+	var out string
+	testenv.Try(t, func() (err error) {
+		out, err = c.Kubectl(t.Context(), nil, "exec", pod, "--", "/pause", "echo", text)
+		return err
+	})
+	if out != text+"\n" {
+		t.Fatalf("the command in the pod printed %q", out)
 	}
 }
 
