@@ -136,6 +136,7 @@ var pages = map[string]page{
 		"npm ci":                 "as above", "npm run generate": "as above",
 		"npm run build": "as above", "npm start": "as above",
 	}},
+	"kubernetes.md": {all: "needs a cluster, and a registry; make test-kubernetes runs the engine"},
 	"modal.md": {not: map[string]string{
 		"go run ./my-program": "is the reader's; the package test/e2e/modal runs programs of each SDK",
 		"export MODAL_TOKEN_ID=ak-… MODAL_TOKEN_SECRET=as-…": "needs an account at Modal",
