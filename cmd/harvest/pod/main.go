@@ -12,6 +12,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "harvest starts this program by itself, in pods of Kubernetes; run harvest")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := inside.Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
