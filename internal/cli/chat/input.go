@@ -138,7 +138,7 @@ func (m *Model) command(text string) bool {
 	switch name {
 	case "/help":
 		var all []string
-		for line := range strings.SplitSeq(help+m.agentHelp(), "\n") {
+		for line := range strings.SplitSeq(help+agentHelp(m), "\n") {
 			all = append(all, wrap(line, m.room(), strings.Repeat(" ", indentOf(line)))...)
 		}
 		m.block(all...)
@@ -170,7 +170,7 @@ func (m *Model) command(text string) bool {
 
 // agentHelp returns the help about the agent's own commands; "" if it has not reported any. A command with the name of
 // one of the conversation has a second slash.
-func (m *Model) agentHelp() string {
+func agentHelp(m *Model) string {
 	if len(m.offered) == 0 {
 		return ""
 	}

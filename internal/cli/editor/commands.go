@@ -35,7 +35,7 @@ var commands = []command{
 }
 
 // offers returns the update with the commands of Harvest and of the agent. t.mu is held.
-func (t *thread) offers() update {
+func offers(t *thread) update {
 	all := slices.Clone(commands)
 	for _, c := range t.offered {
 		offer := command{Name: c.Name, About: chat.Plain(c.Description)}

@@ -64,7 +64,7 @@ func (t *thread) state(kind string, e api.SessionEvent) {
 		}
 	case "agent.commands":
 		if t.offered = e.Commands; t.live {
-			t.send(t.offers())
+			t.send(offers(t))
 		}
 	case "done":
 		t.busy = false

@@ -83,7 +83,7 @@ func (t *thread) note(severity, title, more string) {
 func (t *thread) opened() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.send(t.offers())
+	t.send(offers(t))
 	t.muted, t.live = false, true
 	t.follow(t.record.current(), t.last)
 	for _, e := range t.open {

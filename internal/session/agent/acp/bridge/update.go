@@ -100,7 +100,7 @@ func (s *session) update(params json.RawMessage) {
 	case "current_mode_update":
 		s.changedMode(u.Mode)
 	case "available_commands_update":
-		s.offer(u.Offered)
+		offer(s, u.Offered)
 	case "user_message_chunk":
 	case "session_info_update":
 		s.codex(&u)
@@ -151,7 +151,7 @@ func (s *session) usage(u *update) {
 }
 
 // offer reports the agent's commands, unless they are those that were reported last.
-func (s *session) offer(all []offered) {
+func offer(s *session, all []offered) {
 	var list []agent.Command
 	for _, o := range all {
 		list = append(list, agent.Command{Name: o.Name, Description: o.Description, Hint: o.Input.Hint})
