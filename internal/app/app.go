@@ -150,7 +150,7 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.then("the sandboxes", a.fleet.Close)
 	a.sent.to(ctx, a.fleet)
-	a.then("the builds", below.connect(a.fleet))
+	a.then("the builds", below.connect(a.fleet, eng.Volumes()))
 	if err := a.openRepos(ctx, db, eng); err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/build"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image/dockerfile"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 )
 
 // bucketFinder returns the location of an account's bucket, for an engine that mounts buckets itself.
@@ -93,6 +94,9 @@ func openGVisor(ctx context.Context, cfg config.Config, p *parts,
 func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
 	k := cfg.Kubernetes
 	o := kubernetes.Options{Dir: filepath.Join(cfg.Data, "kubernetes"), Images: p.images, Volumes: p.volumes,
+		S3: func(ctx context.Context) (*embedded.Server, error) {
+			return startS3(ctx, cfg.Data, filepath.Join(cfg.Data, "kubernetes", "s3"))
+		},
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Reach: kubernetes.Reach(k.Reach),
 		Pod: kubernetes.Pod{Image: k.Image, PullPolicy: k.PullPolicy, PullSecrets: k.PullSecrets,
 			ServiceAccount: k.ServiceAccount, RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass,
@@ -162,11 +166,12 @@ func (p *parts) close(eng engine.Engine) func(context.Context) error {
 	}
 }
 
-// connect makes images build in sandboxes of the fleet until the returned function is called. p may be nil.
-func (p *parts) connect(fleet *fleet.Fleet) func(context.Context) error {
+// connect makes images build in sandboxes of the fleet, whose engine keeps its volumes in store, until the returned
+// function is called. p may be nil.
+func (p *parts) connect(fleet *fleet.Fleet, store volume.Provider) func(context.Context) error {
 	if p == nil {
 		return func(context.Context) error { return nil }
 	}
-	p.builds.Connect(p.images, build.New(fleet, p.volumes))
+	p.builds.Connect(p.images, build.New(fleet, store))
 	return p.builds.Close
 }

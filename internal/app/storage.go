@@ -33,7 +33,7 @@ import (
 func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (transfer.Syncer, error) {
 	where := place(a.cfg.S3)
 	if a.cfg.S3.Endpoint == config.Embedded {
-		own, err := startS3(ctx, a.cfg.Data)
+		own, err := startS3(ctx, a.cfg.Data, embeddedS3(a.cfg.Data))
 		if err != nil {
 			return nil, errors.Stage(err, "embedded S3")
 		}
@@ -98,8 +98,8 @@ func (s *sentLater) to(ctx context.Context, fleet *fleet.Fleet) {
 	}
 }
 
-// startS3 starts the embedded S3.
-func startS3(ctx context.Context, data string) (*embedded.Server, error) {
+// startS3 starts an embedded S3 whose files are in dir, with a program of the data directory.
+func startS3(ctx context.Context, data, dir string) (*embedded.Server, error) {
 	program, err := programs.S3(filepath.Join(data, "bin"))
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func startS3(ctx context.Context, data string) (*embedded.Server, error) {
 	if program == "" && !servesS3 {
 		return nil, noPrograms(data)
 	}
-	return embedded.Start(ctx, embedded.Options{Dir: embeddedS3(data), Executable: program})
+	return embedded.Start(ctx, embedded.Options{Dir: dir, Executable: program})
 }
 
 // noPrograms is the error if a program that package programs should have unpacked into the data directory is missing.

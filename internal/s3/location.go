@@ -3,6 +3,8 @@
 package s3
 
 import (
+	"context"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -26,6 +28,8 @@ type Location struct {
 	Endpoint string
 	// Socket is the Unix socket of the server of Endpoint; "" connects to Endpoint.
 	Socket string
+	// Dial connects to the server of Endpoint; nil connects to its address. It precedes Socket.
+	Dial func(ctx context.Context) (net.Conn, error) `json:"-"`
 	// PathStyle puts the bucket into the path instead of the host name. Most servers other than AWS
 	// require it.
 	PathStyle bool

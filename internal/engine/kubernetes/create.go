@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -212,24 +213,31 @@ func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
 	if err != nil {
 		return errors.Stage(err, "image")
 	}
-	h, err := w.e.take(w.name, spec.ID)
-	if err != nil {
+	if _, err := w.e.take(w.name, spec.ID); err != nil {
 		return err
 	}
-	if h.release, err = w.e.opts.Images.Use(img.ID, engine.Holder(spec.ID)); err != nil {
+	unprotect, err := w.e.opts.Images.Use(img.ID, engine.Holder(spec.ID))
+	if err != nil {
 		return errors.Stage(err, "image")
 	}
-	begun := time.Now()
-	sent, err := w.send(ctx, img)
+	w.e.hold(w.name, nil, unprotect)
+	views := viewsOf(spec)
+	unused, err := w.e.volumes.use(views, engine.Holder(spec.ID))
 	if err != nil {
 		return err
 	}
-	if spec.Stage != nil {
-		spec.Stage("image", time.Since(begun))
+	w.e.hold(w.name, views, unused)
+	sent, err := w.fill(ctx, img, views, spec.Stage)
+	if err != nil {
+		return err
+	}
+	noted, err := note(views)
+	if err != nil {
+		return err
 	}
 	// The pod's labels are first, so that no sandbox exists without its ID: List finds it, whatever happens then.
 	err = w.e.api.note(ctx, w.name, w.e.labels(spec.ID, spec.Account),
-		map[string]string{noteSandbox: spec.ID, noteImage: img.ID})
+		map[string]string{noteSandbox: spec.ID, noteImage: img.ID, noteVolumes: noted})
 	if err != nil {
 		return err
 	}
@@ -243,6 +251,30 @@ func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
 	}
 	spec.Image = img.ID
 	return pod.Claim(ctx, conn, spec, sent, c)
+}
+
+// fill sends the files of an image to the pod, and the volumes at the same time.
+func (w *warm) fill(ctx context.Context, img image.Image, views []view,
+	stage func(string, time.Duration)) (sent pod.Image, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	step := func(name string, f func() error) {
+		group.Go(func() error {
+			begun := time.Now()
+			err := f()
+			if err == nil && stage != nil {
+				stage(name, time.Since(begun))
+			}
+			return err
+		})
+	}
+	step("image", func() (err error) {
+		sent, err = w.send(ctx, img)
+		return err
+	})
+	if len(views) > 0 {
+		step("volumes", func() error { return w.e.volumes.syncAll(ctx, w.name, w.name, views) })
+	}
+	return sent, group.Wait()
 }
 
 // Destroy implements engine.Warm.

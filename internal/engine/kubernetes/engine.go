@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/image"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
 )
 
 // Name is the engine's name.
@@ -41,7 +42,9 @@ type Images interface {
 type Options struct {
 	Dir     string // directory of the engine's records; created if missing
 	Images  Images
-	Volumes volume.Provider
+	Volumes *volume.Local // of which pods have copies
+	// S3 starts the S3 server through which volumes are shared with pods, when the first one is.
+	S3 func(context.Context) (*embedded.Server, error)
 
 	// Kubeconfig is a file of kubectl's form; "" means KUBECONFIG and ~/.kube/config, or the service account of the pod
 	// in which this process runs. Context is one of its contexts, "" for the current one.
@@ -71,6 +74,7 @@ type Engine struct {
 	authority *mutual.Authority
 	pods      *pods
 	digests   *digests
+	volumes   *volumes
 	cancel    context.CancelFunc
 	tasks     sync.WaitGroup
 
@@ -82,7 +86,8 @@ type Engine struct {
 type holding struct {
 	id      string // Spec.ID, "" before the claim
 	ending  bool   // Destroy has been called
-	release func() // of the image; may be nil
+	views   []view // volumes of which the pod has copies
+	release func() // of the image and the volumes; may be nil
 }
 
 var (
@@ -120,6 +125,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	e := &Engine{opts: opts, server: server, api: api, authority: authority,
 		digests: openDigests(filepath.Join(opts.Dir, "digests.json")), known: map[string]*holding{}}
+	e.volumes = newVolumes(e, opts.Volumes, opts.S3)
 	tasks, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	e.cancel = cancel
 	e.pods = watchPods(tasks, &e.tasks, api, labelServer+"="+server)
@@ -132,6 +138,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		e.adopt(ctx, p)
 	}
 	e.tasks.Go(func() { e.renew(tasks) })
+	e.tasks.Go(func() { e.volumes.save(tasks) })
 	return e, nil
 }
 
@@ -160,8 +167,37 @@ func (e *Engine) adopt(ctx context.Context, p *corev1.Pod) {
 		h.release = release
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.known[p.Name] = h
+	e.mu.Unlock()
+	views, err := viewsNoted(p.Annotations[noteVolumes])
+	if err == nil {
+		var unused func()
+		if unused, err = e.volumes.use(views, engine.Holder(h.id)); err == nil {
+			e.hold(p.Name, views, unused)
+		}
+	}
+	if err != nil {
+		logf.Errorf(ctx, "adopt the volumes of the pod %s: %v", p.Name, err)
+	}
+}
+
+// hold notes what a pod has. release is called when the pod is destroyed.
+func (e *Engine) hold(name string, views []view, release func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.known[name]
+	if h == nil { // it was destroyed meanwhile
+		release()
+		return
+	}
+	h.views = append(h.views, views...)
+	before := h.release
+	h.release = func() {
+		if before != nil {
+			before()
+		}
+		release()
+	}
 }
 
 // Name implements engine.Engine.
@@ -175,12 +211,12 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	}
 	return engine.Capabilities{Isolation: isolation, Terminal: true, Reopen: true, Warm: true, Users: true,
 		Network: true, Rules: true, Denials: true, Intercept: true, Snapshot: true, Usage: true, Hostname: true,
-		Isolated: true,
-		Limits:   []string{"cpu", "memory", "processes", "disk", "files"},
+		Isolated: true, Volumes: true, Views: true,
+		Limits: []string{"cpu", "memory", "processes", "disk", "files"},
 		Missing: []string{
 			"no cgroups in a pod: the memory limit is watched ten times a second, below that of the pod",
 			"no users of their own: sandboxes run as the pod's user 0, without its capabilities",
-			"sandboxes in pods have no volumes, no checkpoints of memory and no private networks yet",
+			"sandboxes in pods have no checkpoints of memory and no private networks yet",
 		}}
 }
 
@@ -188,12 +224,13 @@ func (e *Engine) Capabilities() engine.Capabilities {
 func (e *Engine) Images() image.Builder { return e.opts.Images }
 
 // Volumes implements engine.Engine.
-func (e *Engine) Volumes() volume.Provider { return e.opts.Volumes }
+func (e *Engine) Volumes() volume.Provider { return e.volumes }
 
 // Close implements engine.Engine. Pods keep running.
 func (e *Engine) Close() error {
 	e.cancel()
 	e.tasks.Wait()
+	e.volumes.close()
 	e.api.close()
 	return nil
 }

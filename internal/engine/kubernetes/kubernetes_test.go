@@ -1,8 +1,10 @@
 package kubernetes_test
 
 import (
+	"context"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -13,7 +15,14 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/kubetest"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/image/imagetest"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded"
+	"github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 )
+
+func TestMain(m *testing.M) {
+	serve.Main(context.Background())
+	os.Exit(m.Run())
+}
 
 // closing closes the volumes with the engine.
 type closing struct {
@@ -32,6 +41,9 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 		t.Fatal(err)
 	}
 	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
+		S3: func(ctx context.Context) (*embedded.Server, error) {
+			return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3")})
+		},
 		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
 		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t),
 			Cache: kubetest.Cache()}}

@@ -140,6 +140,9 @@ func (s *Sandbox) Destroy(ctx context.Context) error {
 		if err != nil && !errors.Is(err, errors.Conflict) {
 			logf.Warnf(ctx, "the keeper of sandbox %s does not end it: %v", s.h.ID, err)
 		}
+		if err := s.e.volumes.keep(ctx, s.h.Ref); err != nil {
+			return errors.Stage(err, "destroy")
+		}
 	}
 	return s.e.destroy(ctx, s.h.Ref)
 }

@@ -23,6 +23,7 @@ const (
 	labelAccount = "harvest/account"
 	noteSandbox  = "harvest/sandbox-id"
 	noteImage    = "harvest/image"
+	noteVolumes  = "harvest/volumes"
 )
 
 const (

@@ -133,14 +133,41 @@ func (s *Server) buckets() string { return filepath.Join(s.opts.Dir, bucketsName
 
 // Bucket creates a bucket unless it exists.
 func (s *Server) Bucket(name string) error {
-	if name != filepath.Base(name) || name == "" || name[0] == '.' {
-		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", name)
+	path, err := s.bucket(name)
+	if err != nil {
+		return err
 	}
-	err := os.Mkdir(filepath.Join(s.buckets(), name), 0o700)
+	err = os.Mkdir(path, 0o700)
 	if errors.Is(err, os.ErrExist) {
 		return nil
 	}
 	return errors.Wrapf(err, "make a bucket of the embedded S3")
+}
+
+// Has reports whether a bucket exists.
+func (s *Server) Has(name string) bool {
+	path, err := s.bucket(name)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	return err == nil
+}
+
+// Drop deletes a bucket with its objects, if it exists.
+func (s *Server) Drop(name string) error {
+	path, err := s.bucket(name)
+	if err != nil {
+		return err
+	}
+	return errors.Wrapf(os.RemoveAll(path), "delete a bucket of the embedded S3")
+}
+
+// bucket returns the directory of a bucket. Invalid for a name that no bucket can have.
+func (s *Server) bucket(name string) (string, error) {
+	if name != filepath.Base(name) || name == "" || name[0] == '.' {
+		return "", errors.Newf(errors.Invalid, "invalid bucket name %.100q", name)
+	}
+	return filepath.Join(s.buckets(), name), nil
 }
 
 // keys loads the credentials, or creates them. They are stored because mounts that outlive this process

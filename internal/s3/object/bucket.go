@@ -175,11 +175,15 @@ func client(l s3.Location) (*http.Client, error) {
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}
-	if l.Socket != "" {
-		t.Proxy = nil
-		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := l.Dial
+	if dial == nil && l.Socket != "" {
+		dial = func(ctx context.Context) (net.Conn, error) {
 			return socket.Dial(ctx, filepath.Dir(l.Socket), filepath.Base(l.Socket))
 		}
+	}
+	if dial != nil {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 		return &http.Client{Transport: netguard.Unguarded(t), CheckRedirect: keep}, nil
 	}
 	if l.Proxy != "" {

@@ -150,9 +150,10 @@ func (p *process) identify(ctx context.Context, c mutual.Credentials) (string, e
 	if err != nil {
 		return "", errors.Join(err, inner.Close())
 	}
-	p.agent = pod.New(p.warm, p.images, l, func(ctx context.Context) (net.Conn, error) {
-		return p.engine.Keeper(ctx, p.warm.Handle())
-	})
+	p.agent = pod.New(pod.Parts{Warm: p.warm, Images: p.images, Volumes: p.volumes,
+		Notes: filepath.Join(p.data, "syncs"), Connect: func(ctx context.Context) (net.Conn, error) {
+			return p.engine.Keeper(ctx, p.warm.Handle())
+		}}, l)
 	p.at, p.served = inner.Addr(), make(chan error, 1)
 	go func() { p.served <- p.agent.Serve(ctx) }()
 	return p.at.String(), nil

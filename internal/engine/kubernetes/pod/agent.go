@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
+	"github.com/RelevanceAI/harvest/internal/engine/volume"
 )
 
 // The agent's own operations.
@@ -39,6 +40,7 @@ type request struct {
 	WarmUp      []string            `json:",omitempty"` // of opPrepare
 	Credentials *mutual.Credentials `json:",omitempty"`
 	Digest      string              `json:",omitempty"` // of opFile
+	Volume      *Volume             `json:",omitempty"` // of opSync
 }
 
 // Agent serves the sandbox of a pod. It implements nothing of the sandbox itself.
@@ -47,17 +49,27 @@ type Agent struct {
 	connect func(context.Context) (net.Conn, error)
 	at      *mutual.Listener
 	images  *Images
+	syncs   syncs
 
 	mu      sync.Mutex     // held during a claim
 	id      string         // of the sandbox, "" before the claim; guarded by mu
 	sandbox engine.Sandbox // nil before the claim; guarded by mu
 }
 
-// New returns an agent that serves the sandbox at a listener. images are those of the sandbox's engine. connect
-// connects to the sandbox's keeper.
-func New(warm engine.Warm, images *Images, at *mutual.Listener,
-	connect func(context.Context) (net.Conn, error)) *Agent {
-	return &Agent{warm: warm, images: images, connect: connect, at: at}
+// Parts are what an agent works with.
+type Parts struct {
+	Warm   engine.Warm
+	Images *Images // of the sandbox's engine
+	// Volumes are those of the sandbox's engine, nil for none. Notes is a directory for records about them.
+	Volumes *volume.Local
+	Notes   string
+	Connect func(context.Context) (net.Conn, error) // connects to the sandbox's keeper
+}
+
+// New returns an agent that serves the sandbox at a listener.
+func New(p Parts, at *mutual.Listener) *Agent {
+	return &Agent{warm: p.Warm, images: p.Images, connect: p.Connect, at: at,
+		syncs: syncs{volumes: p.Volumes, notes: p.Notes}}
 }
 
 // Serve answers connections until the listener fails, whose error it returns, or ctx ends. Then it closes the listener
@@ -104,6 +116,8 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 		return a.prepare(ctx, conn, *req.Image, req.WarmUp)
 	case req.Op == opFile:
 		return a.images.receive(conn, req.Digest)
+	case req.Op == opSync && req.Volume != nil:
+		return a.syncs.answer(ctx, conn, *req.Volume)
 	case req.Op == opIdentify && req.Credentials != nil:
 		if err := a.Identify(*req.Credentials); err != nil {
 			return err
@@ -210,9 +224,20 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 
 // Supported returns Unsupported for a spec that names things of the server's machine.
 func Supported(spec engine.Spec) error {
+	both := map[string]bool{} // by volume; whether it is read-only
+	for _, m := range spec.Mounts {
+		if m.Volume == "" {
+			return errors.Remedy(errors.Newf(errors.Unsupported,
+				"directories and buckets of this machine cannot be in sandboxes in pods"), "use a volume")
+		}
+		if readOnly, again := both[m.Volume]; again && readOnly != m.ReadOnly {
+			return errors.Remedy(errors.Newf(errors.Unsupported,
+				"a sandbox in a pod has one view of a volume, either read-only or writable"),
+				"mount the volume the same way at each path")
+		}
+		both[m.Volume] = m.ReadOnly
+	}
 	switch {
-	case len(spec.Mounts) > 0:
-		return errors.Newf(errors.Unsupported, "sandboxes in pods have no volumes yet")
 	case spec.Checkpoint != "":
 		return errors.Newf(errors.Unsupported, "sandboxes in pods cannot start from a checkpoint yet")
 	case spec.GPU != "", len(spec.Secrets) > 0:

@@ -59,9 +59,10 @@ func boot(t *testing.T) (s server, base pod.Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = server{authority, serve(t, authority, warm, images, func(ctx context.Context) (net.Conn, error) {
-		return e.Keeper(ctx, warm.Handle())
-	})}
+	s = server{authority, serve(t, authority, pod.Parts{Warm: warm, Images: images, Volumes: volumes,
+		Notes: filepath.Join(dir, "syncs"), Connect: func(ctx context.Context) (net.Conn, error) {
+			return e.Keeper(ctx, warm.Handle())
+		}})}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		all, err := e.List(ctx)
@@ -85,8 +86,7 @@ func boot(t *testing.T) (s server, base pod.Image) {
 }
 
 // serve runs an agent until the test ends, and returns its address.
-func serve(t *testing.T, authority *mutual.Authority, warm engine.Warm, images *pod.Images,
-	connect func(context.Context) (net.Conn, error)) string {
+func serve(t *testing.T, authority *mutual.Authority, parts pod.Parts) string {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -98,7 +98,7 @@ func serve(t *testing.T, authority *mutual.Authority, warm engine.Warm, images *
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- pod.New(warm, images, l, connect).Serve(ctx) }()
+	go func() { done <- pod.New(parts, l).Serve(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, net.ErrClosed) {
@@ -260,9 +260,8 @@ func TestAnswerBeforeInputIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := server{authority, serve(t, authority, &scripted{}, images, func(ctx context.Context) (net.Conn, error) {
-		return leavingKeeper(ctx, t.TempDir())
-	})}
+	s := server{authority, serve(t, authority, pod.Parts{Warm: &scripted{}, Images: images,
+		Connect: func(ctx context.Context) (net.Conn, error) { return leavingKeeper(ctx, t.TempDir()) }})}
 	for range 3 {
 		p, err := s.client(podName).Start(t.Context(), engine.Command{Args: []string{"true"},
 			Stdin: strings.NewReader(strings.Repeat("x", 8<<20))})
@@ -315,9 +314,8 @@ func scriptedPod(t *testing.T) (server, *scripted) {
 		t.Fatal(err)
 	}
 	warm := &scripted{}
-	return server{authority, serve(t, authority, warm, images, func(context.Context) (net.Conn, error) {
-		return nil, errors.Errorf("no keeper")
-	})}, warm
+	return server{authority, serve(t, authority, pod.Parts{Warm: warm, Images: images,
+		Connect: func(context.Context) (net.Conn, error) { return nil, errors.Errorf("no keeper") }})}, warm
 }
 
 func TestClaimsAreChecked(t *testing.T) {
@@ -336,7 +334,9 @@ func TestClaimsAreChecked(t *testing.T) {
 	}{
 		"other credentials": {engine.Spec{ID: "other"}, good, errors.Internal},
 		"no ID":             {engine.Spec{}, mutual.Credentials{}, errors.Internal},
-		"volume":            {engine.Spec{ID: "box", Mounts: []engine.Mount{{Volume: "v"}}}, good, errors.Unsupported},
+		"directory":         {engine.Spec{ID: "box", Mounts: []engine.Mount{{Dir: "/d"}}}, good, errors.Unsupported},
+		"volume both ways": {engine.Spec{ID: "box", Mounts: []engine.Mount{{Volume: "v", Path: "/1"},
+			{Volume: "v", Path: "/2", ReadOnly: true}}}, good, errors.Unsupported},
 		"checkpoint":        {engine.Spec{ID: "box", Checkpoint: "/c"}, good, errors.Unsupported},
 		"GPU":               {engine.Spec{ID: "box", GPU: "T4"}, good, errors.Unsupported},
 		"provider's secret": {engine.Spec{ID: "box", Secrets: []string{"s"}}, good, errors.Unsupported},
