@@ -25,8 +25,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 	"github.com/RelevanceAI/harvest/internal/image"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
 )
 
 // finding is the result of one check.

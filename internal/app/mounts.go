@@ -10,11 +10,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 	"github.com/RelevanceAI/harvest/internal/fleet/transfer"
 	"github.com/RelevanceAI/harvest/internal/s3"
 	s3mount "github.com/RelevanceAI/harvest/internal/s3/mount"
 	"github.com/RelevanceAI/harvest/internal/s3/object"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
 )
 
 // openMounts opens the manager that mounts S3 for sandboxes. openStorage comes first.

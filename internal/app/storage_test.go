@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/event"
 	"github.com/RelevanceAI/harvest/internal/base/places"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 	s3mount "github.com/RelevanceAI/harvest/internal/s3/mount"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	s3sync "github.com/RelevanceAI/harvest/internal/s3/volsync"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync/plan"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 )
 
 // mountStub records its calls, like s3Stub, and can mount.

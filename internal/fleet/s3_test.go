@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 )
 
 // s3Stub records its calls.

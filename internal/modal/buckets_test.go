@@ -18,9 +18,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 	"github.com/RelevanceAI/harvest/internal/fleet/transfer"
 	"github.com/RelevanceAI/harvest/internal/modal/anonymous"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
 	"github.com/RelevanceAI/harvest/internal/store"
 	"github.com/RelevanceAI/harvest/internal/store/testdb"
 )

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 )
 
 // Unsent stores the volumes that are not uploaded to S3 yet.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/internal/base/places"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 )
 
 // TestUnsent checks that an unsent record is kept until it is deleted.

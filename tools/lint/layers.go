@@ -8,7 +8,7 @@ import (
 
 // subjects are the folders of the tree from the bottom to the top, without internal. A package may import packages of
 // its own subject and of those below it.
-var subjects = []string{"client", "base", "image", "engine", "s3", "fleet", "session", "store", "modal", "web",
+var subjects = []string{"client", "base", "s3", "image", "engine", "fleet", "session", "store", "modal", "web",
 	"server", "cli", "app", "cmd", "test", "tools"}
 
 // height is the position of a package's subject, or -1 if it has none.
@@ -86,7 +86,8 @@ var rows = []row{
 	{"engine/gvisor/...", []string{"base/atomicfile", "base/privilege", "base/processes", "base/tarfs",
 		"client/transport/socket", "engine", "engine/container/...", "engine/gateway/...", "engine/gvisor/...",
 		"engine/ocilayer", "engine/volume/...", "image/..."}, "engines hold no policy and do not know one another"},
-	{"engine/kubernetes/pod", []string{"engine", "engine/gvisor/wire/...", "image"},
+	{"engine/kubernetes/pod", []string{"engine", "engine/gvisor/wire/...", "engine/volume", "image", "s3/share",
+		"s3/volsync"},
 		"the agent passes a keeper's protocol on; the program of the pod opens the engine"},
 	{"engine/kubernetes/podimage", nil, "an image is made of files; its callers know which"},
 	{"engine/kubernetes/kubetest", []string{"base/testenv", "engine/kubernetes/podimage"},
@@ -94,7 +95,7 @@ var rows = []row{
 	{"engine/kubernetes/inside", []string{"base/processes", "engine", "engine/gvisor", "engine/gvisor/wire/mutual",
 		"engine/kubernetes/pod", "engine/volume"}, "the program of a pod is an engine of one machine with an agent"},
 	{"engine/kubernetes", []string{"base/atomicfile", "client/transport/bytestream", "engine", "engine/gvisor/wire/...",
-		"engine/kubernetes/pod", "engine/volume", "image"},
+		"engine/kubernetes/pod", "engine/volume", "image", "s3/embedded", "s3/share", "s3/volsync"},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"engine/ocilayer", nil, "the form of a layer is plain; its callers know whose files they are"},
 	{"engine/container/...", []string{"engine/container/...", "engine/gateway/...", "engine/gvisor/userns",
@@ -123,10 +124,10 @@ var rows = []row{
 		"s3/volsync/state"}, "packs are copies of small files; volsync decides when to make and use them"},
 	{"s3/volsync", []string{"s3/buffer", "s3/manifest", "s3/object", "s3/tree", "s3/volsync/..."},
 		"a sync knows a tree and a bucket; storage knows volumes"},
+	{"s3/share", []string{"client/transport/socket", "s3", "s3/embedded", "s3/object", "s3/tree", "s3/volsync",
+		"s3/volsync/plan"}, "it keeps directories equal; its callers know volumes and machines"},
 	{"s3/mount", []string{"base/atomicfile", "base/places", "base/processes", "client/transport/socket", "s3",
 		"s3/object", "s3/tree"}, "a mount serves files of a bucket; its callers know sandboxes"},
-	{"s3/storage", []string{"base/netguard", "base/places", "base/secret", "engine/volume", "s3", "s3/object",
-		"s3/tree", "s3/volsync", "s3/volsync/plan"}, "storage joins volumes and buckets; its callers know the rest"},
 
 	{"fleet/usage", []string{"engine"}, "it measures; fleet knows when a sandbox runs"},
 	{"fleet/spec", []string{"base/account", "base/places", "base/secret", "engine", "engine/gateway", "engine/volume",
@@ -139,7 +140,9 @@ var rows = []row{
 	{"fleet/commands", []string{"engine", "fleet/record"}, "it knows one sandbox through functions; fleet has all"},
 	{"fleet/denials", []string{"engine", "engine/gateway", "fleet/record"},
 		"it knows one sandbox through functions; fleet has all"},
-	{"fleet/transfer", []string{"engine", "fleet/record", "fleet/spec", "s3/storage"},
+	{"fleet/storage", []string{"base/netguard", "base/places", "base/secret", "engine/volume", "s3", "s3/object",
+		"s3/tree", "s3/volsync", "s3/volsync/plan"}, "storage joins volumes and buckets; its callers know the rest"},
+	{"fleet/transfer", []string{"engine", "fleet/record", "fleet/spec", "fleet/storage"},
 		"it knows the files of one sandbox; take an interface for S3, and let app name the implementation"},
 	{"fleet/images", []string{"base/account", "base/secret", "engine", "fleet/record", "fleet/spec", "image"},
 		"it asks the engine for images; fleet knows which are in use"},
@@ -238,7 +241,7 @@ var rows = []row{
 	{"store/testdb", []string{"store"}, "helpers of tests know the database only"},
 	{"store/...", []string{"base/account", "base/atomicfile", "base/binding", "base/dirlock", "base/event",
 		"base/grant", "base/secret", "engine", "fleet/record", "fleet/schedule", "fleet/spec", "fleet/usage",
-		"s3/storage", "session/agent", "session/inbox", "session/records", "session/repo",
+		"fleet/storage", "session/agent", "session/inbox", "session/records", "session/repo",
 		"session/workspace", "store/dicts", "store/records"},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
@@ -267,10 +270,10 @@ var rows = []row{
 		"session/agent", "session/git", "session/memory", "session/pulls", "session/records", "session/uploads",
 		"session/volumes", "session/workspace"}, handlersHint},
 	{"server/volumes", []string{"base/account", "base/places", "client/api", "engine/volume", "fleet", "s3/object",
-		"s3/storage", "s3/volsync", "s3/volsync/plan", "server/edge"}, handlersHint},
+		"fleet/storage", "s3/volsync", "s3/volsync/plan", "server/edge"}, handlersHint},
 	{"server", []string{"base/account", "base/account/oidc", "base/config", "base/event", "base/places", "base/secret",
 		"client/api", "client/transport/bytestream", "engine/volume", "fleet", "fleet/record", "fleet/schedule",
-		"fleet/spec", "image", "s3/storage", "server/...", "session", "session/agent", "session/inbox",
+		"fleet/spec", "image", "fleet/storage", "server/...", "session", "session/agent", "session/inbox",
 		"session/repo", "web"},
 		"the server uses contracts; let app name the concrete engine"},
 

@@ -230,7 +230,7 @@ func (e *Engine) Volumes() volume.Provider { return e.volumes }
 func (e *Engine) Close() error {
 	e.cancel()
 	e.tasks.Wait()
-	e.volumes.close()
+	e.volumes.hub.Close()
 	e.api.close()
 	return nil
 }

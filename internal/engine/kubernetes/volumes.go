@@ -61,8 +61,8 @@ const (
 	stateDir   = "share"  // the records of syncs
 )
 
-func (v *volumes) notes(name string) (string, error) {
-	vol, err := v.local.Open(context.Background(), name)
+func (v *volumes) notes(ctx context.Context, name string) (string, error) {
+	vol, err := v.local.Open(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +75,7 @@ func (v *volumes) notes(name string) (string, error) {
 
 // bucket returns the bucket of a volume, and makes it if it is missing.
 func (v *volumes) bucket(ctx context.Context, name string) (string, *bucket, error) {
-	notes, err := v.notes(name)
+	notes, err := v.notes(ctx, name)
 	if err != nil {
 		return "", nil, err
 	}
@@ -129,7 +129,7 @@ func (v *volumes) refresh(ctx context.Context, name string, change func() error)
 
 // here syncs the directory of this machine. b.syncing must be held.
 func (v *volumes) here(ctx context.Context, name, id string, b *bucket) error {
-	notes, err := v.notes(name)
+	notes, err := v.notes(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -283,11 +283,12 @@ func each(view) bool       { return true }
 // lost has written since is lost with it.
 const saveEach = 30 * time.Second
 
-// save saves what sandboxes write, again and again.
+// save saves what sandboxes write again and again, until ctx ends.
 func (v *volumes) save(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			v.finish(context.WithoutCancel(ctx))
 			return
 		case <-time.After(saveEach):
 		}
@@ -324,7 +325,7 @@ func (v *volumes) collect(ctx context.Context) {
 
 // refreshKnown is refresh for a volume that this process has shared.
 func (v *volumes) refreshKnown(ctx context.Context, name string) error {
-	notes, err := v.notes(name)
+	notes, err := v.notes(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -374,15 +375,14 @@ func (v *volumes) keep(ctx context.Context, name string) error {
 // keepTime is how long the end of a sandbox waits for a pod that does not answer.
 const keepTime = time.Minute
 
-// close makes the directories of this machine complete, and stops the hub.
-func (v *volumes) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+// finish makes the directories of this machine complete.
+func (v *volumes) finish(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, finishTime)
 	defer cancel()
 	v.collect(ctx)
-	v.hub.Close()
 }
 
-const closeTime = 30 * time.Second
+const finishTime = 30 * time.Second
 
 // Create implements volume.Provider.
 func (v *volumes) Create(ctx context.Context, name string) (volume.Volume, error) {
@@ -409,7 +409,7 @@ func (v *volumes) List(ctx context.Context) ([]volume.Info, error) {
 
 // Delete implements volume.Provider.
 func (v *volumes) Delete(ctx context.Context, name string) error {
-	notes, err := v.notes(name)
+	notes, err := v.notes(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
-	"github.com/RelevanceAI/harvest/internal/s3/storage"
+	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 )
 
 // syncer records its calls, each of which takes a time and may fail.
