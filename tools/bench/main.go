@@ -45,6 +45,7 @@ var rows = []row{
 		benchCLI},
 	{"cp", "`harvest sandbox cp` of 1,000 files into a sandbox and out of it, as whole commands", benchCopy},
 	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},
+	{"kubernetes", "sandboxes in pods: cold, warm and exec, beside kubectl run and kubectl exec", benchKubernetes},
 	{"acp", "agents by ACP: a prompt, until the model is asked, beside the agent started by hand", benchACP},
 	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},
 	{"P13", "image build: a Dockerfile of two RUNs and two COPYs on the base image", benchBuild},

@@ -158,8 +158,8 @@ func failures(ctx context.Context, name string, stats volsync.Stats) error {
 		return nil
 	}
 	f := stats.Failures[0]
-	err := errors.Newf(errors.Unavailable, "%d files of the volume are not shared yet, such as %.200q: %s", stats.Failed,
-		f.Path, f.Reason)
+	err := errors.Newf(errors.Unavailable, "%d files of the volume are not shared yet, such as %.200q: %s",
+		stats.Failed, f.Path, f.Reason)
 	if f.Remedy != "" {
 		err = errors.Remedy(err, "%s", f.Remedy)
 	}

@@ -142,6 +142,28 @@ func TestPodDeleted(t *testing.T) {
 	}
 }
 
+// TestVolume has a volume in one sandbox after another. The server is killed while the first one has it.
+func TestVolume(t *testing.T) {
+	h := newHost(t, nil)
+	h.Must("volume", "create", "data")
+	h.Must("sandbox", "create", "--name", "one", "--volume", "data:/data")
+	h.Must("sandbox", "exec", "one", "--", "sh", "-ec", "mkdir /data/sub; echo kept > /data/sub/file")
+	if err := syscall.Kill(h.Server().PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := h.Run("volume", "rm", "data"); code == 0 || !strings.Contains(stderr, "in use") {
+		t.Errorf("a volume in use is deleted with the code %d: %s", code, stderr)
+	}
+	h.Must("sandbox", "rm", "one")
+	if got := h.Must("volume", "ls", "data:/sub"); !strings.Contains(got, "file") {
+		t.Errorf("the volume has %q", got)
+	}
+	if got := h.Must("run", "--volume", "data:/mnt/data", "--", "cat", "/mnt/data/sub/file"); got != "kept" {
+		t.Errorf("the next sandbox reads %q", got)
+	}
+	h.Must("volume", "rm", "data")
+}
+
 // TestSession lets the scripted agent work in a pod, and continues it after its sandbox has ended.
 func TestSession(t *testing.T) {
 	h := newHost(t, nil)
