@@ -101,7 +101,7 @@ func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
 		Pod: kubernetes.Pod{Image: k.Image, PullPolicy: k.PullPolicy, PullSecrets: k.PullSecrets,
 			ServiceAccount: k.ServiceAccount, RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass,
 			NodeSelector: map[string]string{}, UserNamespace: k.UserNamespace, CPU: k.CPU, Memory: k.Memory,
-			Cache:    k.Cache,
+			Cache: k.Cache, Grace: k.Grace,
 			NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes}}
 	for _, pair := range k.NodeSelector {
 		label, value, _ := strings.Cut(pair, "=")

@@ -361,7 +361,7 @@ type Imager interface {
 }
 
 // Carrier is a sandbox that its engine ends at a certain time, regardless of the lifetime in its record. Before
-// that time, the engine can replace it by an equal one.
+// that time, the engine can replace it by an equal one. If the time can change, the engine is an Announcer.
 type Carrier interface {
 	// Ends returns the latest time to carry the sandbox over, and the time when the engine ends it. Both are
 	// zero if the engine does not end it.
@@ -370,6 +370,12 @@ type Carrier interface {
 	// committed. Commands are not carried over: end them first. The old sandbox exists until it is destroyed.
 	// If Carry fails, it leaves nothing else behind.
 	Carry(ctx context.Context) (Sandbox, error)
+}
+
+// Announcer is an engine that learns late when it ends a Carrier.
+type Announcer interface {
+	// Announced returns a channel with a value after Ends of a Carrier has changed.
+	Announced() <-chan struct{}
 }
 
 // Filer is a sandbox whose files can be read and changed one by one, regardless of the programs in its image.

@@ -58,7 +58,7 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, carried func()) {
 		}
 		e.box = nil
 		sb.Status, sb.Reason = record.Lost,
-			"it is being carried over to a new sandbox, because its engine lets none live longer"
+			"it is being carried over to a new sandbox, because its engine ends this one"
 		return nil
 	})
 	if !changed {

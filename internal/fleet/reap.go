@@ -7,6 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
@@ -22,11 +23,16 @@ func (f *Fleet) reap() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var pruned time.Time
+	var announced <-chan struct{}
+	if a, ok := f.opts.Engine.(engine.Announcer); ok {
+		announced = a.Announced()
+	}
 	for {
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-f.wake:
+		case <-announced:
 		case <-timer.C:
 		}
 		if time.Since(pruned) >= pruneEvery {

@@ -237,12 +237,13 @@ type Kubernetes struct {
 	PriorityClass       string
 	NodeSelector        []string // LABEL=VALUE
 	UserNamespace       bool
-	NodeAddresses       []string // that Kubernetes does not know
-	CPU                 float64  // requested by each pod, in cores
-	Memory              int64    // requested by each pod
-	Cache               string   // directory of each node for files of images; "" for none
-	MaxCPU              float64  // of one sandbox
-	MaxMemory           int64    // of one sandbox
+	NodeAddresses       []string      // that Kubernetes does not know
+	CPU                 float64       // requested by each pod, in cores
+	Memory              int64         // requested by each pod
+	Cache               string        // directory of each node for files of images; "" for none
+	Grace               time.Duration // of an evicted pod, to carry its sandbox over; 0 for none
+	MaxCPU              float64       // of one sandbox
+	MaxMemory           int64         // of one sandbox
 }
 
 // Reaches are the ways to reach pods; PullPolicies those to pull their image.
@@ -341,7 +342,8 @@ func Default(env func(string) string) Config {
 		Model:          Model{Gateway: true},
 		Notify:         Notify{Kinds: slices.Clone(NotifyKinds), Accounts: []string{"personal"}},
 		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
-		Kubernetes:     Kubernetes{Reach: "auto", CPU: 0.1, Memory: 256 << 20, MaxCPU: 8, MaxMemory: 32 << 30},
+		Kubernetes: Kubernetes{Reach: "auto", CPU: 0.1, Memory: 256 << 20, Grace: time.Minute,
+			MaxCPU: 8, MaxMemory: 32 << 30},
 	}
 }
 

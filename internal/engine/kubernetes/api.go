@@ -107,9 +107,11 @@ func (a *api) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	return all.Items, a.explain(err, "list the pods")
 }
 
-// delete deletes a pod. It returns when Kubernetes has accepted that.
+// delete deletes a pod, also one that is being deleted with more time. It returns when Kubernetes has accepted that.
 func (a *api) delete(ctx context.Context, name string) error {
-	err := a.rest.Delete().Namespace(a.namespace).Resource(resourcePods).Name(name).Do(ctx).Error()
+	grace := int64(endSeconds)
+	err := a.rest.Delete().Namespace(a.namespace).Resource(resourcePods).Name(name).
+		Body(&metav1.DeleteOptions{GracePeriodSeconds: &grace}).Do(ctx).Error()
 	return a.explain(err, "delete a pod")
 }
 

@@ -154,7 +154,7 @@ func (w *warm) prepare(ctx context.Context, img string, warmUp []string) error {
 	if err != nil {
 		return errors.Stage(err, "image")
 	}
-	sent, err := w.send(ctx, found)
+	sent, err := w.send(ctx, w.e.filesOf(found))
 	if err != nil {
 		return err
 	}
@@ -165,15 +165,25 @@ func (w *warm) prepare(ctx context.Context, img string, warmUp []string) error {
 	return pod.Prepare(ctx, conn, sent, warmUp)
 }
 
+// files are the files of an image on this machine.
+type files struct {
+	image.Image
+	root, layer string // paths; layer is "" for none
+}
+
+func (e *Engine) filesOf(img image.Image) files {
+	return files{img, e.opts.Images.Root(img), e.opts.Images.Layer(img)}
+}
+
 // send sends the files of an image to the pod, unless it has them.
-func (w *warm) send(ctx context.Context, img image.Image) (pod.Image, error) {
-	sent := pod.Image{ID: img.ID, Config: img.Config}
+func (w *warm) send(ctx context.Context, f files) (pod.Image, error) {
+	sent := pod.Image{ID: f.ID, Config: f.Config}
 	var err error
-	if sent.Root, err = w.sendFile(ctx, w.e.opts.Images.Root(img)); err != nil {
+	if sent.Root, err = w.sendFile(ctx, f.root); err != nil {
 		return sent, errors.Stage(err, "image")
 	}
-	if layer := w.e.opts.Images.Layer(img); layer != "" {
-		if sent.Layer, err = w.sendFile(ctx, layer); err != nil {
+	if f.layer != "" {
+		if sent.Layer, err = w.sendFile(ctx, f.layer); err != nil {
 			return sent, errors.Stage(err, "image")
 		}
 	}
@@ -202,17 +212,20 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 	if w.take() {
 		return nil, errors.Newf(errors.Conflict, "the sandbox is taken")
 	}
-	if err := w.claim(ctx, spec); err != nil {
+	img, err := w.e.opts.Images.Find(ctx, spec.Image)
+	if err != nil {
+		err = errors.Stage(err, "image")
+	} else {
+		err = w.claim(ctx, spec, w.e.filesOf(img))
+	}
+	if err != nil {
 		return nil, errors.Join(errors.Stage(err, "start"), w.e.destroy(context.WithoutCancel(ctx), w.name))
 	}
 	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.name}), nil
 }
 
-func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
-	img, err := w.e.opts.Images.Find(ctx, spec.Image)
-	if err != nil {
-		return errors.Stage(err, "image")
-	}
+// claim makes the pod's sandbox the one of a spec, with the files of its image.
+func (w *warm) claim(ctx context.Context, spec engine.Spec, img files) error {
 	if _, err := w.e.take(w.name, spec.ID); err != nil {
 		return err
 	}
@@ -254,7 +267,7 @@ func (w *warm) claim(ctx context.Context, spec engine.Spec) error {
 }
 
 // fill sends the files of an image to the pod, and the volumes at the same time.
-func (w *warm) fill(ctx context.Context, img image.Image, views []view,
+func (w *warm) fill(ctx context.Context, img files, views []view,
 	stage func(string, time.Duration)) (sent pod.Image, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	step := func(name string, f func() error) {

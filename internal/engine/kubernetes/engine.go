@@ -93,6 +93,8 @@ type holding struct {
 var (
 	_ engine.Engine = (*Engine)(nil)
 	_ engine.Warmer = (*Engine)(nil)
+
+	_ engine.Announcer = (*Engine)(nil)
 )
 
 const (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +20,12 @@ type pods struct {
 	all     map[string]*corev1.Pod // by name; guarded by mu
 	ready   bool                   // all of them are known; guarded by mu
 	changed chan struct{}          // closed and replaced at each change; guarded by mu
+	leaving chan struct{}          // has a value after a pod began to leave
 }
 
 // watchPods follows the pods until ctx ends. It counts as one of the tasks.
 func watchPods(ctx context.Context, tasks *sync.WaitGroup, a *api, selector string) *pods {
-	p := &pods{all: map[string]*corev1.Pod{}, changed: make(chan struct{})}
+	p := &pods{all: map[string]*corev1.Pod{}, changed: make(chan struct{}), leaving: make(chan struct{}, 1)}
 	watched := cache.NewFilteredListWatchFromClient(a.rest, resourcePods, a.namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector = selector
 	})
@@ -42,13 +44,29 @@ func (p *pods) change(f func()) error {
 	return nil
 }
 
+// wake wakes those who wait, after a change of what they ask for beside the pods.
+func (p *pods) wake() { _ = p.change(func() {}) } // never an error
+
 // Add implements cache.ReflectorStore.
 func (p *pods) Add(object any) error {
 	return p.change(func() {
 		if pod, ok := object.(*corev1.Pod); ok {
-			p.all[pod.Name] = pod
+			p.put(pod)
 		}
 	})
+}
+
+// put notes a pod. If it leaves, put tells that, and wakes those who wait when its time is over. mu is held.
+func (p *pods) put(pod *corev1.Pod) {
+	now := time.Now()
+	if leaving(pod, now) {
+		select {
+		case p.leaving <- struct{}{}:
+		default: // told already
+		}
+		time.AfterFunc(graceOver(pod).Sub(now), p.wake)
+	}
+	p.all[pod.Name] = pod
 }
 
 // Update implements cache.ReflectorStore.
@@ -69,7 +87,7 @@ func (p *pods) Replace(objects []any, _ string) error {
 		p.all, p.ready = map[string]*corev1.Pod{}, true
 		for _, object := range objects {
 			if pod, ok := object.(*corev1.Pod); ok {
-				p.all[pod.Name] = pod
+				p.put(pod)
 			}
 		}
 	})
@@ -135,7 +153,7 @@ func endOf(p *corev1.Pod) *engine.End {
 	switch {
 	case p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded:
 		return &engine.End{Lost: true, Detail: "Kubernetes ended the pod" + reasonOf(p)}
-	case p.DeletionTimestamp != nil:
+	case p.DeletionTimestamp != nil && !leaving(p, time.Now()):
 		return &engine.End{Lost: true, Detail: "the pod was deleted" + reasonOf(p)}
 	}
 	return nil

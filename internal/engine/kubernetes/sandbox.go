@@ -28,6 +28,7 @@ var (
 	_ engine.Dialer        = (*Sandbox)(nil)
 	_ engine.Meter         = (*Sandbox)(nil)
 	_ engine.Snapshotter   = (*Sandbox)(nil)
+	_ engine.Carrier       = (*Sandbox)(nil)
 )
 
 func (e *Engine) sandbox(h engine.Handle) *Sandbox {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -35,8 +36,8 @@ const (
 	memoryReserve = 256 << 20
 	// diskReserve is for the files of images, which count for the pod.
 	diskReserve = 4 << 30
-	// graceSeconds is how long the pod's first process may take to end.
-	graceSeconds = 5
+	// endSeconds is how long the pod's first process may take to end, when the server has ended the sandbox.
+	endSeconds = 5
 )
 
 // Pod are the properties of pods.
@@ -62,6 +63,10 @@ type Pod struct {
 	// them, as the addresses of their own node, only by a rule for the exact address.
 	Hosts []netip.Addr
 
+	// Grace is how long an evicted pod may take until its sandbox is carried over to another pod. With 0, the sandbox
+	// ends with the pod.
+	Grace time.Duration
+
 	NoSetuid    bool
 	OutputBytes int64 // kept output of each command; 0 for the default
 }
@@ -73,11 +78,14 @@ func newName() string { return "harvest-" + strings.ToLower(ulid.Make().String()
 func (e *Engine) describe(name, id, account string, limits engine.Limits) (*corev1.Pod, error) {
 	o := e.opts.Pod
 	config, err := json.Marshal(pod.Config{Limits: limits, NoSetuid: o.NoSetuid, Hosts: o.Hosts,
-		OutputBytes: o.OutputBytes})
+		OutputBytes: o.OutputBytes, Grace: o.Grace})
 	if err != nil {
 		return nil, errors.Wrapf(err, "describe a pod")
 	}
-	no, root, grace := false, int64(0), int64(graceSeconds)
+	no, root, grace := false, int64(0), int64(endSeconds)
+	if o.Grace > 0 {
+		grace += int64(o.Grace.Seconds())
+	}
 	spec := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 		ServiceAccountName: o.ServiceAccount, PriorityClassName: o.PriorityClass, NodeSelector: o.NodeSelector,

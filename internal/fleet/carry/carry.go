@@ -1,4 +1,4 @@
-// Package carry decides when sandboxes are carried over to new ones, because their engine lets none live longer.
+// Package carry decides when sandboxes are carried over to new ones, because their engine ends them.
 package carry
 
 import (

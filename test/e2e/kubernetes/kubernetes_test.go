@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -162,6 +164,42 @@ func TestVolume(t *testing.T) {
 		t.Errorf("the next sandbox reads %q", got)
 	}
 	h.Must("volume", "rm", "data")
+}
+
+// TestEviction evicts a pod, as a drain of its node does. The sandbox goes on in another pod.
+func TestEviction(t *testing.T) {
+	h := newHost(t, nil)
+	h.Must("sandbox", "create", "--name", "one", "--volume", "data:/data", "--env", "WHO=me")
+	h.Must("sandbox", "exec", "one", "--", "sh", "-ec", "echo file > /root/file; echo volume > /data/file")
+	process := h.Must("sandbox", "exec", "--detach", "one", "--", "sleep", "1000")
+	before := h.Sandbox("one")
+	evict(t, pods(t)[0])
+	testenv.Eventually(t, "the sandbox is in another pod", func() bool {
+		now := pods(t)
+		return h.Sandbox("one").Status == "running" && len(now) == 1
+	})
+	got := h.Must("sandbox", "exec", "one", "--", "sh", "-ec", "echo $WHO; cat /root/file /data/file")
+	if got != "me\nfile\nvolume" {
+		t.Errorf("afterwards, the sandbox has %q", got)
+	}
+	if after := h.Sandbox("one"); after.ID != before.ID {
+		t.Errorf("the sandbox %s became %s", before.ID, after.ID)
+	}
+	if _, stderr, code := h.Run("sandbox", "logs", "one", process); code == 0 ||
+		!strings.Contains(stderr, "carried over") {
+		t.Errorf("the command that ran ended with the code %d: %s", code, stderr)
+	}
+}
+
+// evict asks Kubernetes to evict a pod (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+func evict(t *testing.T, pod string) {
+	t.Helper()
+	body := filepath.Join(t.TempDir(), "eviction.json")
+	text := fmt.Sprintf(`{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": %q}}`, pod)
+	if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Kubectl(t, "create", "--raw", "/api/v1/namespaces/default/pods/"+pod+"/eviction", "-f", body)
 }
 
 // TestSession lets the scripted agent work in a pod, and continues it after its sandbox has ended.

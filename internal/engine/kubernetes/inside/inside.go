@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -40,7 +41,8 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return err
 	}
 	p := &process{options: o, booted: make(chan struct{})}
-	ctx, cancel := context.WithCancel(ctx)
+	asked := ctx
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	go processes.Reap(ctx)
 	go p.boot(ctx)
@@ -51,11 +53,22 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		})
 	}()
 	select {
-	case <-ctx.Done():
+	case <-asked.Done():
+		p.linger()
 	case err = <-greeted: // the input of a pod stays open; this is a broken pod, or a test
 	}
 	cancel()
 	return errors.Join(err, p.close(context.WithoutCancel(ctx)))
+}
+
+// linger lets the server save a sandbox that it has not ended. Then the server has Kubernetes kill the pod.
+func (p *process) linger() {
+	p.mu.Lock()
+	agent := p.agent
+	p.mu.Unlock()
+	if agent != nil && agent.Busy() {
+		time.Sleep(p.config.Grace)
+	}
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {

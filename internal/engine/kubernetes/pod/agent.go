@@ -27,6 +27,8 @@ const (
 	opPrepare wire.Operation = "pod-prepare"
 	// opIdentify is answered with a Reply when new connections need the new credentials.
 	opIdentify wire.Operation = "pod-identify"
+	// opDescribe is answered with a Reply whose payload is a Claimed.
+	opDescribe wire.Operation = "pod-describe"
 	// opFile is answered with a Reply with Input. Unless Input has Ended, Stdin*, StdinEnd and another Reply follow: it
 	// stores a file of an image.
 	opFile wire.Operation = "pod-file"
@@ -54,6 +56,14 @@ type Agent struct {
 	mu      sync.Mutex     // held during a claim
 	id      string         // of the sandbox, "" before the claim; guarded by mu
 	sandbox engine.Sandbox // nil before the claim; guarded by mu
+	claimed *Claimed       // of the sandbox, nil before the claim; guarded by mu
+	ended   bool           // Destroy was asked for; guarded by mu
+}
+
+// Claimed describes the sandbox of a pod, which no record of the server does: another one can continue with it.
+type Claimed struct {
+	Spec  engine.Spec
+	Image Image
 }
 
 // Parts are what an agent works with.
@@ -123,6 +133,8 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 			return err
 		}
 		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == opDescribe:
+		return a.describe(conn)
 	case req.Op == wire.Wait:
 		return a.wait(ctx, conn)
 	case req.Op == wire.Destroy:
@@ -208,6 +220,7 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 	if err := a.images.add(img); err != nil {
 		return err
 	}
+	claimed := &Claimed{spec, img}
 	spec.Stage = func(name string, took time.Duration) {
 		_ = conn.SendJSON(wire.KindStage, wire.Stage{Name: name, Took: took}) // the reply fails, too
 	}
@@ -218,7 +231,7 @@ func (a *Agent) claim(ctx context.Context, conn *wire.Conn, spec engine.Spec, im
 	if err := a.at.Identify(c); err != nil {
 		return errors.Join(err, sandbox.Destroy(context.WithoutCancel(ctx)))
 	}
-	a.id, a.sandbox = spec.ID, sandbox
+	a.id, a.sandbox, a.claimed = spec.ID, sandbox, claimed
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
@@ -263,10 +276,28 @@ func (a *Agent) prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp 
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
+// Busy reports whether the server has not ended the sandbox yet. Its files, at least, may be wanted.
+func (a *Agent) Busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sandbox != nil && !a.ended
+}
+
+func (a *Agent) describe(conn *wire.Conn) error {
+	a.mu.Lock()
+	claimed := a.claimed
+	a.mu.Unlock()
+	if claimed == nil {
+		return errors.Newf(errors.Conflict, "the pod has no sandbox yet")
+	}
+	return conn.SendJSON(wire.KindReply, claimed)
+}
+
 // destroy ends the sandbox through its engine, so that Wait says how it ended.
 func (a *Agent) destroy(ctx context.Context, conn *wire.Conn) error {
 	a.mu.Lock()
 	sandbox := a.sandbox
+	a.ended = true
 	a.mu.Unlock()
 	if sandbox != nil {
 		if err := sandbox.Destroy(context.WithoutCancel(ctx)); err != nil {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -29,6 +30,37 @@ func Prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp []string) e
 // Identify replaces the agent's credentials before they expire. It closes conn.
 func Identify(ctx context.Context, conn *wire.Conn, c mutual.Credentials) error {
 	return call(ctx, conn, request{Op: opIdentify, Credentials: &c}, nil)
+}
+
+// Describe returns what the pod's sandbox was made of. It closes conn.
+func Describe(ctx context.Context, conn *wire.Conn) (Claimed, error) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	var claimed Claimed
+	err := conn.SendJSON(wire.KindRequest, request{Op: opDescribe})
+	if err == nil {
+		err = receive(conn, &claimed)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = errors.Wrapf(context.Cause(ctx), "ask the pod of a sandbox")
+	}
+	return claimed, err
+}
+
+// receive reads a Reply with a payload of this package into v. It returns a Failure as its error.
+func receive(conn *wire.Conn, v any) error {
+	kind, payload, err := conn.Receive()
+	switch {
+	case err != nil:
+		return errors.Explainf(err, errors.Unavailable, "the connection to the pod of a sandbox broke")
+	case kind == wire.KindFailure:
+		var f wire.Failure
+		if err := json.Unmarshal(payload, &f); err != nil {
+			return errors.Wrapf(err, "read the answer of a pod")
+		}
+		return f.Err()
+	}
+	return errors.Wrapf(json.Unmarshal(payload, v), "read the answer of a pod")
 }
 
 // Send sends a file of an image, whose SHA-256 digest has the hexadecimal digits digest, unless the pod has it. It

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"path/filepath"
@@ -62,7 +61,7 @@ func syncOver(ctx context.Context, conn *wire.Conn, v Volume,
 	defer session.Close()
 	control, err := session.Open()
 	if err != nil {
-		return stats, broken(err)
+		return stats, errors.Explainf(err, errors.Unavailable, "the connection to the pod of a sandbox broke")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	served := make(chan error, 1)
@@ -71,22 +70,7 @@ func syncOver(ctx context.Context, conn *wire.Conn, v Volume,
 		cancel()
 		<-served // its error is the end of the session
 	}()
-	kind, payload, err := wire.NewConn(control).Receive()
-	switch {
-	case err != nil:
-		return stats, broken(err)
-	case kind == wire.KindFailure:
-		var f wire.Failure
-		if err := json.Unmarshal(payload, &f); err != nil {
-			return stats, errors.Wrapf(err, "read the answer of a pod")
-		}
-		return stats, f.Err()
-	}
-	return stats, errors.Wrapf(json.Unmarshal(payload, &stats), "read the answer of a pod")
-}
-
-func broken(err error) error {
-	return errors.Explainf(err, errors.Unavailable, "the connection to the pod of a sandbox broke")
+	return stats, receive(wire.NewConn(control), &stats)
 }
 
 // syncs syncs the volumes of a pod.
