@@ -78,6 +78,29 @@ func TestCarriedOver(t *testing.T) {
 	})
 }
 
+// TestAnnouncedEnd has an engine that says while a sandbox runs that it ends it within a minute.
+func TestAnnouncedEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.announce = make(chan struct{})
+		f := w.open(t)
+		sb := create(t, f, spec.Request{TimeoutSeconds: day.Seconds()})
+		other := create(t, f, spec.Request{TimeoutSeconds: day.Seconds()})
+		w.leave("ref1", time.Now().Add(time.Minute))
+		synctest.Wait()
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref3" {
+			t.Errorf("the sandbox that its engine ends: %+v", got)
+		}
+		if got := get(t, f, other.ID); got.Handle.Ref != "ref2" {
+			t.Errorf("the other one: %+v", got)
+		}
+		if refs := w.refs(); !slices.Equal(refs, []string{"ref2", "ref3"}) {
+			t.Errorf("the engine has %v", refs)
+		}
+	})
+}
+
 func TestCarryingOverFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -50,13 +50,15 @@ type stub struct {
 	looks    int                      // the number of usage measurements
 	memory   int64                    // that each sandbox holds
 	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
+	leaving  map[string]time.Time     // when the engine ends a sandbox, by Ref
+	announce chan struct{}            // the result of Announced
 	life     time.Duration            // after which the engine ends sandboxes, which are to be carried over an hour before; 0: never
 }
 
 func newStub() *stub {
 	return &stub{
 		boxes: map[string]*box{}, uses: map[string]int{}, faults: map[string][]error{}, hooks: map[string]func(){},
-		volumes: map[string]bool{}, blocked: map[string]chan struct{}{},
+		volumes: map[string]bool{}, blocked: map[string]chan struct{}{}, leaving: map[string]time.Time{},
 		caps: engine.Capabilities{
 			Isolation: "stub", Limits: []string{"cpu", "memory", "processes", "disk", "files"},
 			Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: true, Hostname: true, Isolated: true,
@@ -231,8 +233,25 @@ type box struct {
 
 func (b *box) Handle() engine.Handle { return b.handle }
 
+// leave announces that the engine ends a sandbox soon.
+func (s *stub) leave(ref string, end time.Time) {
+	s.mu.Lock()
+	s.leaving[ref] = end
+	s.mu.Unlock()
+	s.announce <- struct{}{}
+}
+
+// Announced makes it an engine.Announcer.
+func (s *stub) Announced() <-chan struct{} { return s.announce }
+
 // Ends and Carry make it an engine.Carrier.
 func (b *box) Ends() (due, end time.Time) {
+	b.s.mu.Lock()
+	end, leaves := b.s.leaving[b.handle.Ref]
+	b.s.mu.Unlock()
+	if leaves {
+		return end.Add(-time.Minute), end
+	}
 	if b.s.life == 0 {
 		return time.Time{}, time.Time{}
 	}

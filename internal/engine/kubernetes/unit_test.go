@@ -115,6 +115,68 @@ func TestEndOf(t *testing.T) {
 	}
 }
 
+// TestLeaving has pods that are evicted with a minute left, and pods that are not.
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	minute, little := int64(60), int64(endSeconds)
+	evicted := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: now.Add(time.Minute)},
+			DeletionGracePeriodSeconds: &minute}, Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+				{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{}}}}
+		change(p)
+		return p
+	}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		leaves bool
+	}{
+		"evicted":               {func(*corev1.Pod) {}, true},
+		"not deleted":           {func(p *corev1.Pod) { p.DeletionTimestamp = nil }, false},
+		"deleted by somebody":   {func(p *corev1.Pod) { p.Status.Conditions = p.Status.Conditions[:1] }, false},
+		"deleted by the server": {func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = &little }, false},
+		"its time is over":      {func(p *corev1.Pod) { p.DeletionTimestamp.Time = now.Add(-time.Second) }, false},
+		"not running":           {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"its node is silent":    {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, false},
+		"its container has ended": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{}
+		}, false},
+	} {
+		p := evicted(c.change)
+		if got := leaving(p, now); got != c.leaves {
+			t.Errorf("%s: %v", name, got)
+		}
+		if ended := endOf(p) != nil; p.DeletionTimestamp != nil && ended == c.leaves {
+			t.Errorf("%s: ended is %v", name, ended)
+		}
+	}
+
+	p := &pods{all: map[string]*corev1.Pod{}, changed: make(chan struct{}), leaving: make(chan struct{}, 1)}
+	e := &Engine{pods: p, known: map[string]*holding{"pod": {id: "box"}}}
+	sandbox := &Sandbox{e: e, h: engine.Handle{ID: "box", Ref: "pod"}}
+	if due, end := sandbox.Ends(); !due.IsZero() || !end.IsZero() {
+		t.Errorf("a pod that is not known ends at %v", end)
+	}
+	for range 2 { // the second one does not block
+		if err := p.Add(evicted(func(p *corev1.Pod) { p.Name = "pod" })); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-e.Announced()
+	if due, end := sandbox.Ends(); !due.Equal(now) || !end.Equal(now.Add(time.Minute)) {
+		t.Errorf("a pod that leaves is due at %v and ends at %v", due, end)
+	}
+	if end := e.end("pod"); end != nil {
+		t.Errorf("a pod that leaves has ended: %+v", end)
+	}
+	e.leave("pod")
+	if _, err := e.take("next", "box"); err != nil {
+		t.Errorf("another pod for the sandbox: %v", err)
+	}
+}
+
 func TestWaitingPods(t *testing.T) {
 	t.Parallel()
 	waiting := func(reason string) *corev1.Pod {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,6 +84,14 @@ func TestVolume(t *testing.T) {
 	if err := s.claim(t, podName, spec, img, credentials(t, s.Authority, "box")); err != nil {
 		t.Fatal(err)
 	}
+	conn, err := s.connect(t.Context(), "box")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := pod.Describe(t.Context(), conn); err != nil || c.Spec.ID != "box" || c.Image.Root != img.Root ||
+		!slices.Equal(c.Spec.Mounts, spec.Mounts) {
+		t.Errorf("the pod describes its sandbox as %+v, %v", c, err)
+	}
 	p, err := s.client("box").Start(t.Context(), engine.Command{Dir: "/mnt/data", Args: []string{"sh", "-ec",
 		`test "$(cat 'from server')" = 1; rm 'from server'; mkdir sub; echo 2 > 'sub/from pod'`}})
 	if err != nil {
@@ -112,11 +121,17 @@ func TestSyncFails(t *testing.T) {
 		t.Errorf("a pod without volumes: %v", err)
 	}
 	s, _ := boot(t)
+	conn, err := s.connect(t.Context(), podName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pod.Describe(t.Context(), conn); !errors.Is(err, errors.Conflict) {
+		t.Errorf("a description before the claim: %v", err)
+	}
 	if _, err := h.pod(t, s, podName, "../out"); !errors.Is(err, errors.Invalid) {
 		t.Errorf("a name with a path: %v", err)
 	}
-	conn, err := s.connect(t.Context(), podName)
-	if err != nil {
+	if conn, err = s.connect(t.Context(), podName); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
