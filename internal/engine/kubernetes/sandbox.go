@@ -144,8 +144,23 @@ func (s *Sandbox) Destroy(ctx context.Context) error {
 		if err := s.e.volumes.keep(ctx, s.h.Ref); err != nil {
 			return errors.Stage(err, "destroy")
 		}
+		s.dismiss(limited)
 	}
 	return s.e.destroy(ctx, s.h.Ref)
+}
+
+// dismiss lets a pod end that Kubernetes has asked to, and that lingers. It is best effort: Kubernetes kills it later.
+func (s *Sandbox) dismiss(ctx context.Context) {
+	if p := s.e.pods.get(s.h.Ref); p == nil || p.DeletionTimestamp == nil {
+		return
+	}
+	conn, err := s.connect(ctx)
+	if err == nil {
+		err = pod.Leave(ctx, conn)
+	}
+	if err != nil {
+		logf.Infof(ctx, "the pod %s ends later: %v", s.h.Ref, err)
+	}
 }
 
 // The agents' credentials live for a day. They are renewed long before, and anew after the server was away for longer.

@@ -171,8 +171,13 @@ func TestEviction(t *testing.T) {
 	h := newHost(t, nil)
 	h.Must("sandbox", "create", "--name", "one", "--volume", "data:/data", "--env", "WHO=me")
 	h.Must("sandbox", "exec", "one", "--", "sh", "-ec", "echo file > /root/file; echo volume > /data/file")
-	process := h.Must("sandbox", "exec", "--detach", "one", "--", "sleep", "1000")
 	before := h.Sandbox("one")
+	cut := make(chan string, 1)
+	go func() {
+		_, stderr, code := h.Run("sandbox", "exec", "one", "--", "sh", "-c", "touch /root/runs; sleep 1000")
+		cut <- fmt.Sprintf("%d %s", code, stderr)
+	}()
+	h.Must("sandbox", "exec", "one", "--", "sh", "-c", "while [ ! -e /root/runs ]; do sleep 0.1; done")
 	evict(t, pods(t)[0])
 	testenv.Eventually(t, "the sandbox is in another pod", func() bool {
 		now := pods(t)
@@ -185,9 +190,8 @@ func TestEviction(t *testing.T) {
 	if after := h.Sandbox("one"); after.ID != before.ID {
 		t.Errorf("the sandbox %s became %s", before.ID, after.ID)
 	}
-	if _, stderr, code := h.Run("sandbox", "logs", "one", process); code == 0 ||
-		!strings.Contains(stderr, "carried over") {
-		t.Errorf("the command that ran ended with the code %d: %s", code, stderr)
+	if end := <-cut; strings.HasPrefix(end, "0 ") || !strings.Contains(end, "carried over") {
+		t.Errorf("the command that ran ended with %s", end)
 	}
 }
 

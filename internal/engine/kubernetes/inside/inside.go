@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -61,13 +60,13 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return errors.Join(err, p.close(context.WithoutCancel(ctx)))
 }
 
-// linger lets the server save a sandbox that it has not ended. Then the server has Kubernetes kill the pod.
+// linger lets the server save a sandbox that it has not ended.
 func (p *process) linger() {
 	p.mu.Lock()
 	agent := p.agent
 	p.mu.Unlock()
-	if agent != nil && agent.Busy() {
-		time.Sleep(p.config.Grace)
+	if agent != nil {
+		agent.Linger(p.config.Grace)
 	}
 }
 

@@ -29,6 +29,8 @@ const (
 	opIdentify wire.Operation = "pod-identify"
 	// opDescribe is answered with a Reply whose payload is a Claimed.
 	opDescribe wire.Operation = "pod-describe"
+	// opLeave is answered with a Reply: the pod need not linger.
+	opLeave wire.Operation = "pod-leave"
 	// opFile is answered with a Reply with Input. Unless Input has Ended, Stdin*, StdinEnd and another Reply follow: it
 	// stores a file of an image.
 	opFile wire.Operation = "pod-file"
@@ -52,6 +54,7 @@ type Agent struct {
 	at      *mutual.Listener
 	images  *Images
 	syncs   syncs
+	left    chan struct{} // has a value after opLeave
 
 	mu      sync.Mutex     // held during a claim
 	id      string         // of the sandbox, "" before the claim; guarded by mu
@@ -78,7 +81,7 @@ type Parts struct {
 
 // New returns an agent that serves the sandbox at a listener.
 func New(p Parts, at *mutual.Listener) *Agent {
-	return &Agent{warm: p.Warm, images: p.Images, connect: p.Connect, at: at,
+	return &Agent{warm: p.Warm, images: p.Images, connect: p.Connect, at: at, left: make(chan struct{}, 1),
 		syncs: syncs{volumes: p.Volumes, notes: p.Notes}}
 }
 
@@ -135,6 +138,13 @@ func (a *Agent) answer(ctx context.Context, conn *wire.Conn, req request, payloa
 		return conn.SendJSON(wire.KindReply, wire.Reply{})
 	case req.Op == opDescribe:
 		return a.describe(conn)
+	case req.Op == opLeave:
+		err := conn.SendJSON(wire.KindReply, wire.Reply{})
+		select {
+		case a.left <- struct{}{}:
+		default: // it was said before
+		}
+		return err
 	case req.Op == wire.Wait:
 		return a.wait(ctx, conn)
 	case req.Op == wire.Destroy:
@@ -276,11 +286,18 @@ func (a *Agent) prepare(ctx context.Context, conn *wire.Conn, img Image, warmUp 
 	return conn.SendJSON(wire.KindReply, wire.Reply{})
 }
 
-// Busy reports whether the server has not ended the sandbox yet. Its files, at least, may be wanted.
-func (a *Agent) Busy() bool {
+// Linger waits until the server has saved what it wants of a sandbox that it has not ended yet, at most for a time.
+func (a *Agent) Linger(most time.Duration) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.sandbox != nil && !a.ended
+	over := a.sandbox == nil || a.ended
+	a.mu.Unlock()
+	if over {
+		return
+	}
+	select {
+	case <-a.left:
+	case <-time.After(most):
+	}
 }
 
 func (a *Agent) describe(conn *wire.Conn) error {

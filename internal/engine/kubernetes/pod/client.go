@@ -32,6 +32,11 @@ func Identify(ctx context.Context, conn *wire.Conn, c mutual.Credentials) error 
 	return call(ctx, conn, request{Op: opIdentify, Credentials: &c}, nil)
 }
 
+// Leave tells the pod that it need not linger when Kubernetes ends it. It closes conn.
+func Leave(ctx context.Context, conn *wire.Conn) error {
+	return call(ctx, conn, request{Op: opLeave}, nil)
+}
+
 // Describe returns what the pod's sandbox was made of. It closes conn.
 func Describe(ctx context.Context, conn *wire.Conn) (Claimed, error) {
 	defer conn.Close()
