@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,11 +61,14 @@ func connect(opts Options) (*api, error) {
 			return nil, errors.Wrapf(err, "find the namespace of Kubernetes")
 		}
 	}
+	if msgs := rest.IsValidPathSegmentName(namespace); len(msgs) > 0 {
+		return nil, errors.Newf(errors.Invalid, "kubernetes.namespace: %.100q is not a name: it %s", namespace, msgs[0])
+	}
 	scheme, err := schemes()
 	if err != nil {
 		return nil, err
 	}
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the requests return their errors
+	silence()
 	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.UserAgent = "harvest"
@@ -76,6 +80,9 @@ func connect(opts Options) (*api, error) {
 	return &api{rest: client, config: config, params: runtime.NewParameterCodec(scheme), namespace: namespace,
 		inside: outside == nil}, nil
 }
+
+// silence drops the log of client-go: the requests return their errors.
+var silence = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
 
 func (a *api) close() {
 	if t, ok := a.rest.Client.Transport.(interface{ CloseIdleConnections() }); ok {
@@ -89,11 +96,19 @@ func (a *api) create(ctx context.Context, p *corev1.Pod) error {
 	return a.explain(err, "create a pod")
 }
 
+// checkName returns NotFound for a name that no pod can have.
+func checkName(name string) error {
+	if msgs := rest.IsValidPathSegmentName(name); name == "" || len(msgs) > 0 {
+		return errors.Newf(errors.NotFound, "there is no pod %.100q", name)
+	}
+	return nil
+}
+
 // get returns a pod.
 func (a *api) get(ctx context.Context, name string) (*corev1.Pod, error) {
 	var p corev1.Pod
-	if msgs := rest.IsValidPathSegmentName(name); name == "" || len(msgs) > 0 {
-		return nil, errors.Newf(errors.NotFound, "there is no pod %.100q", name)
+	if err := checkName(name); err != nil {
+		return nil, err
 	}
 	err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Name(name).Do(ctx).Into(&p)
 	return &p, a.explain(err, "find a pod")
@@ -105,6 +120,20 @@ func (a *api) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Param("labelSelector",
 		selector).Do(ctx).Into(&all)
 	return all.Items, a.explain(err, "list the pods")
+}
+
+// try lists and watches pods, and returns the error if that is refused. A reflector does not report it.
+func (a *api) try(ctx context.Context) error {
+	err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Param("limit", "1").Do(ctx).Error()
+	if err != nil {
+		return a.explain(err, "list the pods")
+	}
+	watched, err := a.rest.Get().Namespace(a.namespace).Resource(resourcePods).Param("watch", "true").Watch(ctx)
+	if err != nil {
+		return a.explain(err, "watch the pods")
+	}
+	watched.Stop()
+	return nil
 }
 
 // delete deletes a pod, also one that is being deleted with more time. It returns when Kubernetes has accepted that.

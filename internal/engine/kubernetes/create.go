@@ -117,6 +117,9 @@ func (e *Engine) awaitPod(ctx context.Context, name string) error {
 		}
 		return p.Status.Phase == corev1.PodRunning, stuck(p)
 	})
+	if err == nil {
+		e.follow(name)
+	}
 	if limited.Err() == nil || err == nil {
 		return err
 	}

@@ -75,6 +75,7 @@ type Engine struct {
 	pods      *pods
 	digests   *digests
 	volumes   *volumes
+	running   context.Context // ends with Close
 	cancel    context.CancelFunc
 	tasks     sync.WaitGroup
 
@@ -88,6 +89,8 @@ type holding struct {
 	ending  bool   // Destroy has been called
 	views   []view // volumes of which the pod has copies
 	release func() // of the image and the volumes; may be nil
+
+	life context.Context // of its connections: follow; nil before
 }
 
 var (
@@ -128,11 +131,14 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e := &Engine{opts: opts, server: server, api: api, authority: authority,
 		digests: openDigests(filepath.Join(opts.Dir, "digests.json")), known: map[string]*holding{}}
 	e.volumes = newVolumes(e, opts.Volumes, opts.S3)
-	tasks, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	e.cancel = cancel
-	e.pods = watchPods(tasks, &e.tasks, api, labelServer+"="+server)
 	limited, stop := context.WithTimeout(ctx, openTime)
 	defer stop()
+	if err := api.try(limited); err != nil {
+		return nil, err
+	}
+	tasks, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	e.running, e.cancel = tasks, cancel
+	e.pods = watchPods(tasks, &e.tasks, api, labelServer+"="+server)
 	if err := e.pods.wait(limited, func() (bool, error) { return e.pods.listed(), nil }); err != nil {
 		return nil, errors.Join(api.explain(err, "list the pods"), e.Close())
 	}
@@ -181,6 +187,7 @@ func (e *Engine) adopt(ctx context.Context, p *corev1.Pod) {
 	if err != nil {
 		logf.Errorf(ctx, "adopt the volumes of the pod %s: %v", p.Name, err)
 	}
+	e.follow(p.Name)
 }
 
 // hold notes what a pod has. release is called when the pod is destroyed.
@@ -299,6 +306,7 @@ func (e *Engine) drop(name string) {
 	if h != nil && h.release != nil {
 		h.release()
 	}
+	e.pods.wake()
 }
 
 // destroy ends the sandbox of a pod, and deletes the pod. It returns when Kubernetes has accepted the deletion.

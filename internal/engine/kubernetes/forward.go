@@ -6,8 +6,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
@@ -21,38 +24,47 @@ import (
 // stream whose reader is slow would hold up the others of its tunnel.
 func (a *api) forward(ctx context.Context, name string) (net.Conn, error) {
 	type dialed struct {
-		tunnel httpstream.Connection
-		err    error
+		conn net.Conn
+		err  error
 	}
 	done := make(chan dialed, 1)
-	go func() {
-		tunnel, err := a.tunnel(name)
-		done <- dialed{tunnel, err}
+	go func() { // client-go takes no context here
+		conn, err := a.carried(name)
+		done <- dialed{conn, err}
 	}()
 	select {
 	case d := <-done:
-		if d.err != nil {
-			return nil, a.explain(d.err, "connect to a pod")
-		}
-		conn, err := carry(d.tunnel)
-		if err != nil {
-			_ = d.tunnel.Close() // its end is the cause
-			return nil, a.explain(err, "connect to a pod")
-		}
-		return conn, nil
+		return d.conn, a.explain(d.err, "connect to a pod")
 	case <-ctx.Done():
 		go func() {
 			if d := <-done; d.err == nil {
-				_ = d.tunnel.Close()
+				_ = d.conn.Close()
 			}
 		}()
 		return nil, errors.Wrapf(ctx.Err(), "connect to the pod %s", name)
 	}
 }
 
+// carried makes a tunnel, and a connection of it.
+func (a *api) carried(name string) (net.Conn, error) {
+	tunnel, err := a.tunnel(name)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := carry(tunnel)
+	if err != nil {
+		_ = tunnel.Close() // its end is the cause
+	}
+	return conn, err
+}
+
 // tunnel makes a connection for streams to ports of a pod. Old API servers do not speak WebSocket.
 func (a *api) tunnel(name string) (httpstream.Connection, error) {
-	url := a.rest.Post().Namespace(a.namespace).Resource(resourcePods).Name(name).SubResource("portforward").URL()
+	request, err := a.connection(name, "portforward")
+	if err != nil {
+		return nil, err
+	}
+	url := request.URL()
 	transport, upgrader, err := spdy.RoundTripperFor(a.config)
 	if err != nil {
 		return nil, errors.Wrapf(err, "configure a connection to Kubernetes")
@@ -61,16 +73,43 @@ func (a *api) tunnel(name string) (httpstream.Connection, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "configure a connection to Kubernetes")
 	}
-	dialer := portforward.NewFallbackDialerForStreaming(sockets,
-		spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url), fallBack)
-	tunnel, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
-	return tunnel, err
+	tunnel, _, err := sockets.Dial(portforward.PortForwardProtocolV1Name)
+	if !fallBack(err) {
+		return tunnel, err
+	}
+	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	tunnel, _, failed := old.Dial(portforward.PortForwardProtocolV1Name)
+	return tunnel, refusal(err, failed)
+}
+
+// connection is a request for a connection to a pod. Its URL forgets what is wrong with a name.
+func (a *api) connection(name, kind string) (*rest.Request, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	return a.rest.Post().Namespace(a.namespace).Resource(resourcePods).Name(name).SubResource(kind), nil
 }
 
 // fallBack reports whether an error says that there is no WebSocket, and SPDY can be tried.
 func fallBack(err error) bool {
 	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 }
+
+// refusal returns the error of a connection that failed with WebSocket, and then with the error second with SPDY. If
+// the API server refused both, only the first one has a status.
+func refusal(first, second error) error {
+	var upgrade *httpstream.UpgradeFailureError
+	var status apierrors.APIStatus
+	if second != nil && errors.As(first, &upgrade) && errors.As(upgrade.Cause, &status) &&
+		strings.HasPrefix(second.Error(), notUpgraded) {
+		return errors.Join(upgrade.Cause, second)
+	}
+	return second
+}
+
+// notUpgraded begins the error of SPDY for a refused connection (httpstream/spdy/roundtripper.go of k8s.io/streaming
+// v0.37.2).
+const notUpgraded = "unable to upgrade connection: "
 
 // carry makes a connection of a tunnel to a pod. The tunnel ends with it.
 func carry(tunnel httpstream.Connection) (net.Conn, error) {

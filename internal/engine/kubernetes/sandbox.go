@@ -78,11 +78,21 @@ func (e *Engine) attempt(ctx context.Context, name, id string) (*wire.Conn, erro
 	if p == nil {
 		return nil, errors.Newf(errors.Unavailable, "there is no pod %s", name)
 	}
-	conn, err := e.dial(ctx, p)
-	if err != nil {
-		return nil, err
+	limited, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	life := e.lifeOf(name)
+	defer context.AfterFunc(life, cancel)()
+	conn, err := e.dial(limited, p)
+	if err == nil {
+		var secured *wire.Conn
+		if secured, err = e.authority.Connect(limited, tied(conn, life), id); err == nil {
+			return secured, nil
+		}
 	}
-	return e.authority.Connect(ctx, conn, id)
+	if limited.Err() != nil && ctx.Err() == nil {
+		err = errors.Explainf(err, errors.Unavailable, "the pod %s does not answer", name)
+	}
+	return nil, err
 }
 
 // end returns how the sandbox of a pod has ended, nil if it can still run.
@@ -108,7 +118,7 @@ const lookAgain = time.Second
 func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 	for {
 		changed := s.e.pods.next()
-		reply, err := s.Call(ctx, wire.Request{Op: wire.Wait})
+		reply, err := s.ask(ctx)
 		if err == nil && reply.End != nil && !reply.End.Destroyed {
 			return *reply.End, nil
 		}
@@ -126,6 +136,23 @@ func (s *Sandbox) Wait(ctx context.Context) (engine.End, error) {
 			return engine.End{}, errors.Wrapf(ctx.Err(), "wait for sandbox %s", s.h.ID)
 		}
 	}
+}
+
+// ask asks the pod how the sandbox has ended. If Kubernetes ends the pod meanwhile, it may still answer for a moment.
+func (s *Sandbox) ask(ctx context.Context) (wire.Reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		if s.e.pods.wait(ctx, func() (bool, error) { return s.e.end(s.h.Ref) != nil, nil }) != nil {
+			return
+		}
+		select {
+		case <-time.After(lastWords):
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return s.Call(ctx, wire.Request{Op: wire.Wait})
 }
 
 // endTime is how long Destroy waits for the keeper before it deletes the pod.
@@ -164,7 +191,10 @@ func (s *Sandbox) dismiss(ctx context.Context) {
 }
 
 // The agents' credentials live for a day. They are renewed long before, and anew after the server was away for longer.
-const renewEach = 4 * time.Hour
+const (
+	renewEach    = 4 * time.Hour
+	identifyTime = time.Minute // of one pod, so that one that does not answer does not hold up the others
+)
 
 // renew renews the credentials of all pods again and again.
 func (e *Engine) renew(ctx context.Context) {
@@ -192,6 +222,8 @@ func (e *Engine) renew(ctx context.Context) {
 }
 
 func (e *Engine) identify(ctx context.Context, name, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, identifyTime)
+	defer cancel()
 	c, err := e.authority.Keeper(id)
 	if err != nil {
 		return err
