@@ -181,10 +181,12 @@ func (a *api) explain(err error, what string) error {
 	case s.Code == http.StatusForbidden && quotaExceeded(s):
 		return errors.Remedy(explained(errors.Exhausted),
 			"raise the ResourceQuota of the namespace %s, or destroy sandboxes", a.namespace)
+	case s.Code == http.StatusForbidden && strings.Contains(s.Message, podSecurity):
+		return errors.Remedy(explained(errors.Denied),
+			"kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged", a.namespace)
 	case s.Code == http.StatusForbidden:
 		return errors.Remedy(explained(errors.Denied),
-			"give the server's user the rights in docs/kubernetes.md, and the namespace a Pod Security level that "+
-				"admits its pods")
+			"give the server's user the rights in deploy/kubernetes/rights.yaml, in the namespace %s", a.namespace)
 	case s.Code == http.StatusConflict:
 		return explained(errors.Conflict)
 	case s.Code == http.StatusUnprocessableEntity, s.Code == http.StatusBadRequest:
@@ -194,6 +196,10 @@ func (a *api) explain(err error, what string) error {
 	}
 	return explained(errors.Unavailable)
 }
+
+// podSecurity is in refusals of pods that the namespace's Pod Security level does not admit (admission.go of
+// k8s.io/pod-security-admission v0.37.2).
+const podSecurity = "violates PodSecurity"
 
 // quotaExceeded reports whether a quota refused a pod. Kubernetes tells that in words only
 // (resourcequota/controller.go of k8s.io/apiserver v0.37.2).

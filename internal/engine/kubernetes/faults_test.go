@@ -71,8 +71,8 @@ func TestRefusedConnections(t *testing.T) {
 		kind   errors.Kind
 		remedy string
 	}{
-		{http.StatusForbidden, `cannot get resource "pods/x"`, errors.Denied, "docs/kubernetes.md"},
-		{http.StatusForbidden, `admission webhook "w" denied the request`, errors.Denied, "docs/kubernetes.md"},
+		{http.StatusForbidden, `cannot get resource "pods/x"`, errors.Denied, "rights.yaml"},
+		{http.StatusForbidden, `admission webhook "w" denied the request`, errors.Denied, "rights.yaml"},
 		{http.StatusUnauthorized, "Unauthorized", errors.Unauthenticated, "kubeconfig"},
 		{http.StatusNotFound, `pods "harvest-1" not found`, errors.NotFound, ""},
 		{http.StatusInternalServerError, "no kubelet", errors.Unavailable, ""},

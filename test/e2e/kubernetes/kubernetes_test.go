@@ -37,9 +37,12 @@ func newHost(t *testing.T, setup func(env *testscript.Env) error) *host.Host {
 }
 
 // pods are the names of the pods that are not being deleted.
-func pods(t *testing.T) []string {
+func pods(t *testing.T) []string { return podsOf(t, "default") }
+
+// podsOf are those of a namespace.
+func podsOf(t *testing.T, namespace string) []string {
 	t.Helper()
-	return strings.Fields(kubetest.Kubectl(t, "get", "pods", "-o",
+	return strings.Fields(kubetest.Kubectl(t, "get", "pods", "-n", namespace, "-o",
 		`go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.metadata.name}} {{end}}{{end}}`))
 }
 

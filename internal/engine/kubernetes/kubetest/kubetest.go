@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -76,6 +77,20 @@ func Kubectl(t testing.TB, args ...string) string {
 		t.Errorf("kubectl %q: %v: %s", args, err, &failure)
 	}
 	return string(out)
+}
+
+// Can reports whether the API server gives a user a right in a namespace.
+func Can(t testing.TB, user, namespace, verb, resource string) bool {
+	t.Helper()
+	resource, subresource, _ := strings.Cut(resource, "/")
+	cmd := exec.CommandContext(t.Context(), program("kubectl"), "auth", "can-i", verb, resource,
+		"--subresource="+subresource, "--as="+user, "-n", namespace)
+	out, err := cmd.Output()
+	if answer := strings.TrimSpace(string(out)); err == nil || answer == "no" { // which has exit code 1
+		return answer == "yes"
+	}
+	t.Errorf("kubectl %q: %v", cmd.Args, err)
+	return false
 }
 
 // program is a program of the cluster.
