@@ -4,19 +4,13 @@ package authority
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/RelevanceAI/harvest/client/errors"
 )
 
 // Lifetimes of certificates.
@@ -47,19 +41,15 @@ type Limits struct {
 
 // New makes an authority. Users see its name in lists of certificates.
 func New(name string, only Limits) (*Authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, errors.Wrapf(err, "make the key of an authority")
-	}
 	number := serial()
 	now := time.Now()
-	cert, err := sign(&x509.Certificate{
+	cert, key, err := Sign(&x509.Certificate{
 		SerialNumber: number, Subject: pkix.Name{CommonName: name + " " + number.Text(16)[:8]},
 		NotBefore: now.Add(-margin), NotAfter: now.AddDate(years, 0, 0), KeyUsage: x509.KeyUsageCertSign,
 		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 		PermittedDNSDomainsCritical: len(only.Names)+len(only.Addrs) > 0, PermittedDNSDomains: only.Names,
 		PermittedIPRanges: only.Addrs,
-	}, nil, key, key)
+	}, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -68,29 +58,19 @@ func New(name string, only Limits) (*Authority, error) {
 
 // Parse returns the authority that Secret encoded. Invalid: the text is something else.
 func Parse(secret []byte) (*Authority, error) {
-	pair, err := tls.X509KeyPair(secret, secret)
+	cert, key, err := Decode(secret)
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "not a key and a certificate")
+		return nil, err
 	}
-	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.Newf(errors.Invalid, "not a key of Harvest")
-	}
-	return &Authority{key: key, cert: pair.Leaf, leaves: map[string]*tls.Certificate{}}, nil
+	return &Authority{key: key, cert: cert, leaves: map[string]*tls.Certificate{}}, nil
 }
 
 // Secret returns the key and the certificate as PEM.
-func (a *Authority) Secret() ([]byte, error) {
-	key, err := x509.MarshalPKCS8PrivateKey(a.key)
-	if err != nil {
-		return nil, errors.Wrapf(err, "encode the key of an authority")
-	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), a.PEM()...), nil
-}
+func (a *Authority) Secret() ([]byte, error) { return Encode(a.cert, a.key) }
 
 // PEM returns the authority's own certificate, for clients that trust it.
 func (a *Authority) PEM() string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+	return string(EncodeCertificate(a.cert))
 }
 
 // Expired reports whether the authority can no longer sign for the whole lifetime of a server's certificate.
@@ -119,13 +99,9 @@ func (a *Authority) Certificate(names ...string) (*tls.Certificate, error) {
 }
 
 func (a *Authority) issue(names []string) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, errors.Wrapf(err, "make the key of a server")
-	}
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: serial(), NotBefore: now.Add(-margin), NotAfter: now.Add(life),
+		NotBefore: now.Add(-margin), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, name := range names {
@@ -139,29 +115,9 @@ func (a *Authority) issue(names []string) (*tls.Certificate, error) {
 	if len(names[0]) <= maxCommonName {
 		template.Subject.CommonName = names[0]
 	}
-	cert, err := sign(template, a.cert, key, a.key)
+	cert, key, err := Sign(template, a.cert, a.key)
 	if err != nil {
 		return nil, err
 	}
 	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}, nil
-}
-
-// sign makes a certificate for a key; parent is nil for one that signs itself.
-func sign(template, parent *x509.Certificate, of, by *ecdsa.PrivateKey) (*x509.Certificate, error) {
-	if parent == nil {
-		parent = template
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &of.PublicKey, by)
-	if err != nil {
-		return nil, errors.Wrapf(err, "make a certificate")
-	}
-	cert, err := x509.ParseCertificate(der)
-	return cert, errors.Wrapf(err, "read a certificate")
-}
-
-func serial() *big.Int {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b)     // it never fails: crypto/rand.Read
-	b[0] = b[0]&0x7f | 0x40 // positive, and always as long
-	return new(big.Int).SetBytes(b)
 }

@@ -5,17 +5,15 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
+	"github.com/RelevanceAI/harvest/internal/base/installation"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor/wire/mutual"
@@ -120,7 +118,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := installation(filepath.Join(opts.Dir, "server"))
+	server, err := installation.Name(filepath.Join(opts.Dir, "server"))
 	if err != nil {
 		return nil, err
 	}
@@ -148,20 +146,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.tasks.Go(func() { e.renew(tasks) })
 	e.tasks.Go(func() { e.volumes.save(tasks) })
 	return e, nil
-}
-
-// installation returns the name of this installation, because a cluster may have several.
-func installation(file string) (string, error) {
-	data, err := os.ReadFile(file)
-	if err == nil && len(data) > 0 {
-		return string(data), nil
-	}
-	if err != nil && !errors.IsNotExist(err) {
-		return "", errors.Wrapf(err, "read the name of this installation")
-	}
-	const length = 12
-	name := strings.ToLower(rand.Text())[:length]
-	return name, errors.Wrapf(atomicfile.WriteDurable(file, []byte(name), 0o600), "note the name of this installation")
 }
 
 // adopt notes a pod of an earlier process, and protects its image.

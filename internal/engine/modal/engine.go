@@ -6,13 +6,11 @@ package modal
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
+	"github.com/RelevanceAI/harvest/internal/base/installation"
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/base/places"
 	"github.com/RelevanceAI/harvest/internal/engine"
@@ -134,7 +132,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of the engine modal")
 	}
-	self, err := installation(filepath.Join(opts.Dir, "server"))
+	self, err := installation.Name(filepath.Join(opts.Dir, "server"))
 	if err != nil {
 		return nil, err
 	}
@@ -173,20 +171,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	go e.attendants.sweep()
 	return e, nil
-}
-
-// installation returns the name of this Harvest installation at Modal, where other installations may have
-// sandboxes, too.
-func installation(file string) (string, error) {
-	data, err := os.ReadFile(file)
-	if err == nil && len(data) > 0 {
-		return string(data), nil
-	}
-	if err != nil && !errors.IsNotExist(err) {
-		return "", errors.Wrapf(err, "read the name of this installation")
-	}
-	name := strings.ToLower(rand.Text())[:12]
-	return name, errors.Wrapf(atomicfile.WriteDurable(file, []byte(name), 0o600), "note the name of this installation")
 }
 
 // Name returns "modal".

@@ -2,7 +2,6 @@ package modal
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -267,18 +266,5 @@ func TestParams(t *testing.T) {
 	}
 	if _, err := e.params(engine.Spec{Env: map[string]string{"A=B": ""}}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a bad name: %v", err)
-	}
-}
-
-func TestInstallation(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "server")
-	a, err := installation(file)
-	b, again := installation(file)
-	if err != nil || again != nil || a != b || len(a) != 12 {
-		t.Errorf("%q, %v and then %q, %v", a, err, b, again)
-	}
-	if _, err := installation("/proc/no/such"); err == nil {
-		t.Error("a file that cannot be written is no error")
 	}
 }

@@ -148,7 +148,8 @@ func TestRefusals(t *testing.T) {
 		"quota": {func(ns string) {
 			kubetest.Kubectl(t, "create", "quota", "none", "-n", ns, "--hard=pods=0")
 			testenv.Eventually(t, "the quota is in effect", func() bool {
-				return kubetest.Kubectl(t, "get", "quota", "none", "-n", ns, "-o", "jsonpath={.status.hard.pods}") == "0"
+				hard := kubetest.Kubectl(t, "get", "quota", "none", "-n", ns, "-o", "jsonpath={.status.hard.pods}")
+				return hard == "0"
 			})
 		}, kubetest.Image, "Never", []string{"exceeded quota: none", "raise the ResourceQuota of the namespace"}},
 		"pod security": {func(ns string) {

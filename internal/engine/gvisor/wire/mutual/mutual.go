@@ -8,13 +8,9 @@ package mutual
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -22,6 +18,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
+	"github.com/RelevanceAI/harvest/internal/base/authority"
 )
 
 // The lifetimes of certificates. A server renews a keeper's credentials long before their end.
@@ -69,15 +66,11 @@ func Open(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "read the authority of keepers")
 	}
-	pair, err := tls.X509KeyPair(text, text)
+	cert, key, err := authority.Decode(text)
 	if err != nil {
-		return nil, errors.Wrapf(err, "parse the authority of keepers in %s", path)
+		return nil, errors.Errorf("%s has no authority of keepers: %v", path, err)
 	}
-	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.Errorf("%s has no authority of keepers", path)
-	}
-	a := &Authority{key: key, cert: pair.Leaf, now: time.Now}
+	a := &Authority{key: key, cert: cert, now: time.Now}
 	if a.now().Add(keeperLife).After(a.cert.NotAfter) {
 		return nil, errors.Errorf("the authority of keepers in %s has expired", path)
 	}
@@ -91,39 +84,17 @@ func create(path string) (*Authority, error) {
 		NotBefore: a.now().Add(-margin), NotAfter: a.now().AddDate(authorityYears, 0, 0),
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true}
 	var err error
-	if a.cert, a.key, err = a.sign(template); err != nil {
+	if a.cert, a.key, err = authority.Sign(template, nil, nil); err != nil {
 		return nil, err
 	}
-	key, err := encodeKey(a.key)
+	text, err := authority.Encode(a.cert, a.key)
 	if err != nil {
 		return nil, err
 	}
-	if err := atomicfile.WriteDurable(path, append(key, encode(a.cert)...), 0o600); err != nil {
+	if err := atomicfile.WriteDurable(path, text, 0o600); err != nil {
 		return nil, errors.Wrapf(err, "write the authority of keepers")
 	}
 	return a, nil
-}
-
-// sign makes a key, and signs its certificate. Without a key of its own, the authority is the new key.
-func (a *Authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, errors.Wrapf(err, "make a key")
-	}
-	parent, by := a.cert, a.key
-	if by == nil {
-		parent, by = template, key
-	}
-	const serialBits = 127 // RFC 5280 allows 20 octets
-	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits)); err != nil {
-		return nil, nil, errors.Wrapf(err, "make a serial number")
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
-	if err != nil {
-		return nil, nil, errors.Wrapf(err, "sign a certificate")
-	}
-	cert, err := x509.ParseCertificate(der)
-	return cert, key, errors.Wrapf(err, "parse a certificate")
 }
 
 // leaf signs a certificate for one end of the connections to the sandbox id.
@@ -133,8 +104,9 @@ func (a *Authority) leaf(id string, usage x509.ExtKeyUsage, life time.Duration) 
 		return nil, nil, errors.Errorf("a certificate needs the ID of a sandbox")
 	}
 	now := a.now()
-	return a.sign(&x509.Certificate{NotBefore: now.Add(-margin), NotAfter: now.Add(life), URIs: []*url.URL{name(id)},
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}})
+	return authority.Sign(&x509.Certificate{NotBefore: now.Add(-margin), NotAfter: now.Add(life),
+		URIs: []*url.URL{name(id)}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}},
+		a.cert, a.key)
 }
 
 // Keeper returns credentials for the keeper of the sandbox id.
@@ -143,21 +115,22 @@ func (a *Authority) Keeper(id string) (Credentials, error) {
 	if err != nil {
 		return Credentials{}, err
 	}
-	secret, err := encodeKey(key)
-	return Credentials{ID: id, Certificate: encode(cert), Key: secret, Authority: encode(a.cert)}, err
+	secret, err := authority.EncodeKey(key)
+	return Credentials{ID: id, Certificate: authority.EncodeCertificate(cert), Key: secret,
+		Authority: authority.EncodeCertificate(a.cert)}, err
 }
 
 // name is the name of a sandbox in certificates.
 func name(id string) *url.URL { return &url.URL{Scheme: "harvest", Host: "sandbox", Path: "/" + id} }
 
 // verify returns an error unless the other end has a certificate of the authority, for the sandbox id and the usage.
-func verify(state tls.ConnectionState, authority *x509.Certificate, id string, usage x509.ExtKeyUsage,
+func verify(state tls.ConnectionState, root *x509.Certificate, id string, usage x509.ExtKeyUsage,
 	now time.Time) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.Newf(errors.Denied, "the other end has no certificate")
 	}
 	cert, roots := state.PeerCertificates[0], x509.NewCertPool()
-	roots.AddCert(authority)
+	roots.AddCert(root)
 	_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
 		return errors.Explainf(err, errors.Denied, "the certificate of the other end is not valid")
@@ -166,16 +139,4 @@ func verify(state tls.ConnectionState, authority *x509.Certificate, id string, u
 		return errors.Newf(errors.Denied, "the certificate of the other end is for another sandbox")
 	}
 	return nil
-}
-
-func encode(cert *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
-}
-
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, errors.Wrapf(err, "encode a key")
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
