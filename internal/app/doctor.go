@@ -24,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/gvisor"
+	"github.com/RelevanceAI/harvest/internal/engine/kubernetes"
 	modalengine "github.com/RelevanceAI/harvest/internal/engine/modal"
 	"github.com/RelevanceAI/harvest/internal/fleet/storage"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -60,6 +61,9 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 	}
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
+	}
+	if cfg.Engine == kubernetes.Name {
+		findings = append(findings, cluster(ctx, cfg)...)
 	}
 	if f, asked := modalAccount(cfg, os.Getenv); asked {
 		findings = append(findings, f)
@@ -125,6 +129,15 @@ func modalAccount(cfg config.Config, env func(string) string) (f finding, asked 
 	return f, f.Needed || errors.KindOf(err) != errors.Unauthenticated // incomplete credentials are worth a report
 }
 
+// cluster checks the cluster of the engine kubernetes.
+func cluster(ctx context.Context, cfg config.Config) []finding {
+	var all []finding
+	for _, f := range kubernetes.Check(ctx, kubernetesOptions(cfg, &parts{})) {
+		all = append(all, finding{Name: f.Name, OK: f.OK, Needed: true, Detail: f.Detail, Remedy: f.Remedy})
+	}
+	return all
+}
+
 // isolation boots a sandbox with this program's own programs.
 func isolation(ctx context.Context, cfg config.Config) []finding {
 	dir, err := os.MkdirTemp(trialDirectory(cfg.Data), "trial-")
@@ -142,7 +155,8 @@ func isolation(ctx context.Context, cfg config.Config) []finding {
 	}
 	var all []finding
 	for _, f := range found {
-		all = append(all, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
+		needed := !f.Weaker && cfg.Engine != kubernetes.Name // whose sandboxes are on other machines
+		all = append(all, finding{Name: f.Name, OK: f.OK, Needed: needed, Detail: f.Detail, Remedy: f.Remedy})
 	}
 	return all
 }

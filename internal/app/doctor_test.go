@@ -137,6 +137,11 @@ func TestDoctorFindings(t *testing.T) {
 	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
 		t.Errorf("machine: %+v", f)
 	}
+	kubeconfig := filepath.Join(dir, "missing")
+	if all := cluster(t.Context(), config.Config{Kubernetes: config.Kubernetes{Kubeconfig: kubeconfig}}); len(all) != 1 ||
+		all[0].OK || !all[0].Needed || all[0].Remedy == "" || !strings.Contains(all[0].Detail, kubeconfig) {
+		t.Errorf("a cluster without a configuration: %+v", all)
+	}
 	for _, has := range []bool{true, false} {
 		f := bucketOfS3(config.S3{Bucket: "files"}, func(name string) bool { return has && name == "aws" })
 		if f.OK != has || f.Needed || (f.Remedy == "") != has || !strings.Contains(f.Detail, "bucket files") {

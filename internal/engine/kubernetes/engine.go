@@ -108,8 +108,7 @@ const (
 func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.Start, opts.Reach = cmp.Or(opts.Start, startTime), cmp.Or(opts.Reach, Auto)
 	if opts.Pod.Image == "" {
-		err := errors.Newf(errors.Invalid, "the engine kubernetes has no image for its pods")
-		return nil, errors.Remedy(err, "make image pushes one; set kubernetes.image to its name")
+		return nil, noImage()
 	}
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of the engine kubernetes")
