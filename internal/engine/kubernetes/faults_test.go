@@ -97,8 +97,8 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
-// TestNamesAreChecked checks that no request goes to another address than that of a pod. client-go forgets what is
-// wrong with a name when it makes a URL.
+// TestNamesAreChecked checks that no request goes to another address than that of a pod. client-go makes a URL without
+// the name from a request with an invalid one.
 func TestNamesAreChecked(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

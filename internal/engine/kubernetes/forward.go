@@ -82,12 +82,13 @@ func (a *api) tunnel(name string) (httpstream.Connection, error) {
 	return tunnel, refusal(err, failed)
 }
 
-// connection is a request for a connection to a pod. Its URL forgets what is wrong with a name.
+// connection is a request for a connection to a pod, whose URL is valid.
 func (a *api) connection(name, kind string) (*rest.Request, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	return a.rest.Post().Namespace(a.namespace).Resource(resourcePods).Name(name).SubResource(kind), nil
+	request := a.rest.Post().Namespace(a.namespace).Resource(resourcePods).Name(name).SubResource(kind)
+	return request, errors.Wrapf(request.Error(), "connect to a pod")
 }
 
 // fallBack reports whether an error says that there is no WebSocket, and SPDY can be tried.
