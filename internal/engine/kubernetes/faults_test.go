@@ -51,13 +51,17 @@ func refuse(t *testing.T, w http.ResponseWriter, code int, message string) {
 // of the API server. client-go's fallback from WebSocket to SPDY keeps neither.
 func TestRefusedConnections(t *testing.T) {
 	t.Parallel()
-	code, message := 0, ""
+	code, message, first := 0, "", ""
 	var mu sync.Mutex
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = append(asked, r.Method+" "+r.URL.Path)
+		if r.Method == http.MethodGet && first != "" {
+			refuse(t, w, code, first)
+			return
+		}
 		refuse(t, w, code, message)
 	}))
 	defer server.Close()
@@ -77,7 +81,10 @@ func TestRefusedConnections(t *testing.T) {
 		{http.StatusNotFound, `pods "harvest-1" not found`, errors.NotFound, ""},
 		{http.StatusInternalServerError, "no kubelet", errors.Unavailable, ""},
 	} {
-		code, message, asked = c.code, c.text, nil
+		code, message, first, asked = c.code, c.text, "", nil
+		if c.code == http.StatusForbidden { // as Kubernetes 1.37 does to WebSockets without create
+			first = `pods "harvest-1" is forbidden: `
+		}
 		_, forwarded := a.forward(t.Context(), "harvest-1")
 		for what, err := range map[string]error{"attach": a.greet(t.Context(), "harvest-1", mutual.Credentials{
 			Key: []byte("hush")}), "port-forward": forwarded} {
@@ -94,6 +101,27 @@ func TestRefusedConnections(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestRefusedConnectionsAreNotStrangers checks that a pod that the server may not connect to gets no new identity.
+func TestRefusedConnectionsAreNotStrangers(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/portforward") {
+			t.Errorf("a request for %s", r.URL)
+		}
+		refuse(t, w, http.StatusForbidden, "no")
+	}))
+	defer server.Close()
+	e, _ := followed(t)
+	var err error
+	if e.api, err = connect(Options{Kubeconfig: kubeconfigOf(t, server.URL)}); err != nil {
+		t.Fatal(err)
+	}
+	e.opts.Reach = Forward
+	if _, err := e.connect(t.Context(), "harvest-1", "box"); !errors.Is(err, errors.Denied) {
+		t.Errorf("got %v", err)
 	}
 }
 

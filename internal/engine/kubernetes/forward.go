@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -97,15 +98,20 @@ func fallBack(err error) bool {
 }
 
 // refusal returns the error of a connection that failed with WebSocket, and then with the error second with SPDY. If
-// the API server refused both, only the first one has a status.
+// the API server refused both, the first one has the status, and the second one the reason.
 func refusal(first, second error) error {
 	var upgrade *httpstream.UpgradeFailureError
 	var status apierrors.APIStatus
-	if second != nil && errors.As(first, &upgrade) && errors.As(upgrade.Cause, &status) &&
-		strings.HasPrefix(second.Error(), notUpgraded) {
-		return errors.Join(upgrade.Cause, second)
+	if second == nil || !errors.As(first, &upgrade) || !errors.As(upgrade.Cause, &status) {
+		return second
 	}
-	return second
+	reason, refused := strings.CutPrefix(second.Error(), notUpgraded)
+	if !refused {
+		return second
+	}
+	refusal := apierrors.StatusError{ErrStatus: status.Status()}
+	refusal.ErrStatus.Message = cmp.Or(reason, refusal.ErrStatus.Message)
+	return &refusal
 }
 
 // notUpgraded begins the error of SPDY for a refused connection (httpstream/spdy/roundtripper.go of k8s.io/streaming

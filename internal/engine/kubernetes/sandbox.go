@@ -55,8 +55,8 @@ func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 // connect connects to the agent of a pod, whose identity is the sandbox's ID, or the pod's name before a claim. If the
 // agent does not prove it, because its credentials have expired, connect gives it new ones.
 func (e *Engine) connect(ctx context.Context, name, id string) (*wire.Conn, error) {
-	conn, err := e.attempt(ctx, name, id)
-	if !errors.Is(err, errors.Denied) {
+	conn, stranger, err := e.attempt(ctx, name, id)
+	if !stranger {
 		return conn, err
 	}
 	logf.Infof(ctx, "give the pod %s new credentials: %v", name, err)
@@ -67,16 +67,18 @@ func (e *Engine) connect(ctx context.Context, name, id string) (*wire.Conn, erro
 	if renewed != nil {
 		return nil, errors.Join(err, renewed)
 	}
-	return e.attempt(ctx, name, id)
+	conn, _, err = e.attempt(ctx, name, id)
+	return conn, err
 }
 
-func (e *Engine) attempt(ctx context.Context, name, id string) (*wire.Conn, error) {
+// attempt connects to the agent of a pod. It reports whether something there answers that is not the agent.
+func (e *Engine) attempt(ctx context.Context, name, id string) (secured *wire.Conn, stranger bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, errors.Wrapf(err, "connect to the pod %s", name)
+		return nil, false, errors.Wrapf(err, "connect to the pod %s", name)
 	}
 	p := e.pods.get(name)
 	if p == nil {
-		return nil, errors.Newf(errors.Unavailable, "there is no pod %s", name)
+		return nil, false, errors.Newf(errors.Unavailable, "there is no pod %s", name)
 	}
 	limited, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
@@ -84,15 +86,13 @@ func (e *Engine) attempt(ctx context.Context, name, id string) (*wire.Conn, erro
 	defer context.AfterFunc(life, cancel)()
 	conn, err := e.dial(limited, p)
 	if err == nil {
-		var secured *wire.Conn
-		if secured, err = e.authority.Connect(limited, tied(conn, life), id); err == nil {
-			return secured, nil
-		}
+		secured, err = e.authority.Connect(limited, tied(conn, life), id)
+		stranger = errors.Is(err, errors.Denied)
 	}
-	if limited.Err() != nil && ctx.Err() == nil {
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		err = errors.Explainf(err, errors.Unavailable, "the pod %s does not answer", name)
 	}
-	return nil, err
+	return secured, stranger, err
 }
 
 // end returns how the sandbox of a pod has ended, nil if it can still run.

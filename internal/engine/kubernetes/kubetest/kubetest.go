@@ -3,6 +3,7 @@ package kubetest
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +70,7 @@ func Ctr(t testing.TB, stdin *bytes.Buffer, args ...string) error {
 // Kubectl runs kubectl with all rights, and returns its standard output.
 func Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), program("kubectl"), args...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program("kubectl"), args...) // a cleanup may call it
 	var failure bytes.Buffer
 	cmd.Stderr = &failure
 	out, err := cmd.Output()
