@@ -167,9 +167,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 	}
 	if p.s.Old != "" {
 		req.Name = ""
-		if old, err := p.Fleet.Get(ctx, p.s.Account, p.s.Old); err == nil && old.SnapshotID != "" {
-			req.Image = old.SnapshotID
-		}
+		req.Image = cmp.Or(p.lastFiles(ctx), req.Image)
 	}
 	if !p.Fleet.Capabilities().Snapshots() {
 		req.SnapshotOnEnd = false
@@ -186,6 +184,20 @@ func (p *work) createSandbox(ctx context.Context) error {
 	}
 	p.Sandbox = made.ID
 	return nil
+}
+
+// lastFiles returns the image with the last files of the session, or "": the snapshot of its previous sandbox. If that
+// was killed before it left one, it is the snapshot of an earlier sandbox, with which the previous one began.
+func (p *work) lastFiles(ctx context.Context) string {
+	old, err := p.Fleet.Get(ctx, p.s.Account, p.s.Old)
+	if err != nil || old.SnapshotID != "" {
+		return old.SnapshotID
+	}
+	earlier, err := p.Fleet.List(ctx, p.s.Account, record.Filter{All: true, Tags: map[string]string{Tag: p.s.ID}})
+	if err == nil && slices.ContainsFunc(earlier, func(sb record.Sandbox) bool { return sb.SnapshotID == old.Image }) {
+		return old.Image
+	}
+	return ""
 }
 
 // createFrom creates a sandbox, from the repository's image if there is one.

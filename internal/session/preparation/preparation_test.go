@@ -317,22 +317,32 @@ func TestReplacement(t *testing.T) {
 	t.Parallel()
 	const snapshot = "img_00000000000000ff"
 	for name, c := range map[string]struct {
-		snapshot, image string
-		fresh           bool
+		snapshot string // of the previous sandbox
+		began    string // image of the previous sandbox
+		earlier  string // snapshot of the one before
+		image    string
+		fresh    bool
 	}{
-		"with files":    {snapshot, snapshot, false},
-		"without files": {"", "base", true},
+		"with files":                  {snapshot, "base", "", snapshot, false},
+		"without files":               {"", "base", "", "base", true},
+		"killed with earlier files":   {"", snapshot, snapshot, snapshot, false},
+		"killed, of the user's image": {"", snapshot, "", "base", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t)
 			h.others = []string{snapshot}
-			old := record.Sandbox{ID: "sbx_00000000000000000000000001", Account: personal, Status: record.Terminated,
-				SnapshotID: c.snapshot, Created: time.Now(), Ended: time.Now()}
-			if err := h.store.Put(t.Context(), old); err != nil {
-				t.Fatal(err)
-			}
 			s := session("")
+			tags := map[string]string{preparation.Tag: s.ID}
+			old := record.Sandbox{ID: "sbx_00000000000000000000000002", Account: personal, Status: record.Failed,
+				Image: c.began, SnapshotID: c.snapshot, Tags: tags, Created: time.Now(), Ended: time.Now()}
+			earlier := old
+			earlier.ID, earlier.Image, earlier.SnapshotID = "sbx_00000000000000000000000001", "base", c.earlier
+			for _, sb := range []record.Sandbox{earlier, old} {
+				if err := h.store.Put(t.Context(), sb); err != nil {
+					t.Fatal(err)
+				}
+			}
 			s.Old, s.Request.Name = old.ID, "mine"
 			got, _ := h.prepare(s)
 			if images := h.images(); len(images) != 1 || (images[0] == snapshot) != (c.image == snapshot) {
