@@ -138,8 +138,9 @@ func TestDoctorFindings(t *testing.T) {
 		t.Errorf("machine: %+v", f)
 	}
 	kubeconfig := filepath.Join(dir, "missing")
-	if all := cluster(t.Context(), config.Config{Kubernetes: config.Kubernetes{Kubeconfig: kubeconfig}}); len(all) != 1 ||
-		all[0].OK || !all[0].Needed || all[0].Remedy == "" || !strings.Contains(all[0].Detail, kubeconfig) {
+	pods := config.Kubernetes{Kubeconfig: kubeconfig}
+	if all := cluster(t.Context(), config.Config{Kubernetes: pods}); len(all) != 1 || all[0].OK ||
+		!all[0].Needed || all[0].Remedy == "" || !strings.Contains(all[0].Detail, kubeconfig) {
 		t.Errorf("a cluster without a configuration: %+v", all)
 	}
 	for _, has := range []bool{true, false} {

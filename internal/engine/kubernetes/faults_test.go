@@ -197,7 +197,8 @@ func TestGreetGivesUp(t *testing.T) {
 // followed is an engine with one pod, which runs the sandbox box. end ends it.
 func followed(t *testing.T) (e *Engine, end func(corev1.PodStatus)) {
 	t.Helper()
-	e = &Engine{pods: &pods{all: map[string]*corev1.Pod{}, changed: make(chan struct{}), leaving: make(chan struct{}, 1)},
+	all := &pods{all: map[string]*corev1.Pod{}, changed: make(chan struct{}), leaving: make(chan struct{}, 1)}
+	e = &Engine{pods: all,
 		known: map[string]*holding{"harvest-1": {id: "box"}}, running: t.Context()}
 	set := func(status corev1.PodStatus) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "harvest-1"}, Status: status}
@@ -218,7 +219,8 @@ func TestRemaining(t *testing.T) {
 	now := time.Now()
 	deleted := func(phase corev1.PodPhase, grace time.Duration) *corev1.Pod {
 		at := metav1.NewTime(now.Add(grace))
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &at}, Status: corev1.PodStatus{Phase: phase}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &at},
+			Status: corev1.PodStatus{Phase: phase}}
 	}
 	for want, p := range map[time.Duration][]*corev1.Pod{
 		lastWords: {nil, {Status: evicted}, deleted(corev1.PodFailed, time.Minute), deleted(corev1.PodRunning,
