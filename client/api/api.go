@@ -85,6 +85,7 @@ const (
 	Metrics  = "/metrics"
 	Healthz  = "/healthz"
 	Readyz   = "/readyz"
+	MCP      = "/mcp" // Model Context Protocol
 )
 
 // Path replaces the placeholders of a route with values, in order.

@@ -35,8 +35,11 @@ func (l localListener) Accept() (net.Conn, error) {
 	return localConn{conn}, nil
 }
 
-// connContext records whether a connection is local.
+// connContext records whether a connection is local, or for which request of MCP it is.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
+	if inner, ok := conn.(innerConn); ok {
+		return context.WithValue(ctx, innerKey{}, inner.peer)
+	}
 	_, local := conn.(localConn)
 	return context.WithValue(ctx, localKey{}, local)
 }
@@ -57,6 +60,9 @@ func peerOf(ctx context.Context) peer {
 // peer returns the sender of r. Headers of a proxy count only if the proxy is one of Options.Proxies, since any
 // client can send them.
 func (s *Server) peer(r *http.Request) peer {
+	if p, ok := r.Context().Value(innerKey{}).(peer); ok {
+		return p
+	}
 	local, _ := r.Context().Value(localKey{}).(bool)
 	p := peer{local: local, host: r.Host, https: r.TLS != nil}
 	if local {

@@ -105,6 +105,7 @@ type Server struct {
 	metrics *metrics
 	tracer  trace.Tracer // no-op unless package internal/base/trace is open
 	flying  flights      // requests with an Idempotency-Key
+	inner   *innerServer // MCP
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 
@@ -135,6 +136,7 @@ func New(ctx context.Context, opts Options) *Server {
 	s.ports, s.metrics = s.openTransport(), newMetrics(s)
 	s.tracer = otel.Tracer("github.com/RelevanceAI/harvest/server")
 	s.parts = s.openParts()
+	s.inner = newInner(s)
 	// HTTP/2 is for TLS listeners that offer it. Browsers use HTTP/1.1 connections for WebSockets even then.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

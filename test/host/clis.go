@@ -64,3 +64,12 @@ func OpenCode(t *testing.T) string {
 	locked(t, cache, func() { fetchPrograms(t, cache, versions) })
 	return filepath.Join(cache, "context", "opencode")
 }
+
+// ClaudeCode returns the path of the Claude Code program on this machine, in the version of the agent image. It
+// downloads it if it is not there.
+func ClaudeCode(t *testing.T) string {
+	t.Helper()
+	cache, versions := cliDir(t)
+	locked(t, cache, func() { fetchPrograms(t, cache, versions) })
+	return filepath.Join(cache, "context", "claude")
+}

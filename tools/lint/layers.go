@@ -9,7 +9,7 @@ import (
 // subjects are the folders of the tree from the bottom to the top, without internal. A package may import packages of
 // its own subject and of those below it.
 var subjects = []string{"client", "base", "s3", "image", "engine", "fleet", "session", "store", "modal", "web",
-	"server", "cli", "app", "cmd", "test", "tools"}
+	"mcp", "server", "cli", "app", "cmd", "test", "tools"}
 
 // height is the position of a package's subject, or -1 if it has none.
 func height(pkg string) int {
@@ -275,11 +275,14 @@ var rows = []row{
 		"fleet/storage", "s3/volsync", "s3/volsync/plan", "server/edge"}, handlersHint},
 	{"server", []string{"base/account", "base/account/oidc", "base/config", "base/event", "base/places", "base/secret",
 		"client/api", "client/transport/bytestream", "engine/volume", "fleet", "fleet/record", "fleet/schedule",
-		"fleet/spec", "image", "fleet/storage", "server/...", "session", "session/agent", "session/inbox",
-		"session/repo", "web"},
+		"fleet/spec", "image", "mcp", "fleet/storage", "server/...", "session", "session/agent",
+		"session/inbox", "session/repo", "web"},
 		"the server uses contracts; let app name the concrete engine"},
 
 	{"web", nil, "the UI is files; the server serves them"},
+
+	{"mcp", []string{"client", "client/api", "session/git"},
+		"tools are a client of the API; the command line gives them what concerns this machine"},
 
 	{"cli/chat", []string{"client", "client/api"},
 		"a conversation knows the wire format; the command line gives it what concerns git"},
@@ -290,7 +293,7 @@ var rows = []row{
 	{"cli/editor", []string{"base/jsonrpc", "cli/chat", "client", "client/api"},
 		"it knows the protocol of editors; the command line gives it what concerns git"},
 	{"cli/agents", []string{"base/release", "cli", "cli/chat", "cli/editor", "cli/worktree", "client", "client/api",
-		"session/memory/names"}, commandsHint},
+		"client/transport/bytestream", "mcp", "session/memory/names"}, commandsHint},
 	{"cli/files", []string{"base/tarfs", "cli", "client", "client/api"}, commandsHint},
 	{"cli/images", []string{"base/tarfs", "cli", "cli/chat", "client", "client/api"}, commandsHint},
 	{"cli/sandboxes", []string{"cli", "cli/files", "cli/images", "client", "client/api", "client/transport/bytestream"},
@@ -414,6 +417,8 @@ var others = []struct {
 		"add a row to the options of package config"},
 	{"github.com/charmbracelet/...", []string{"cli/chat"}, "only the conversation draws on terminals"},
 	{"github.com/yuin/goldmark/...", []string{"cli/chat"}, "only the conversation renders Markdown"},
+	{"github.com/modelcontextprotocol/...", []string{"cli/agents", "mcp", "server"},
+		"tools of the Model Context Protocol belong to package mcp"},
 	{"github.com/schollz/progressbar/...", []string{"cli"}, "report progress to a function; the command line draws it"},
 	{"testing/...", slices.Concat(helpers, []string{"test/...", "tools/bench/..."}), "move it to a _test.go file"},
 	{"errors", []string{"client/errors"}, "import " + modulePath + "/client/errors"},

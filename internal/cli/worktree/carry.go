@@ -146,11 +146,14 @@ func (c *Cargo) uncommitted(ctx context.Context, leave bool, hint func(format st
 	if err != nil || c.patch == "" {
 		return err
 	}
-	c.by = author(ctx, c.top, os.Getenv)
+	c.by = Author(ctx, c.top)
 	hint("uncommitted changes (%s) are sent as a separate commit; --committed leaves them here",
 		chat.Count(files, "file"))
 	return nil
 }
+
+// Author returns the author of commits in the repository at top, as git determines it.
+func Author(ctx context.Context, top string) api.Author { return author(ctx, top, os.Getenv) }
 
 // author returns the author of commits in a repository, as git determines it: from the environment first.
 func author(ctx context.Context, top string, env func(string) string) api.Author {
