@@ -20,6 +20,9 @@ const (
 	backgroundLimit = 24 * 3600
 )
 
+// killed is the exit code of a command that SIGKILL has ended.
+const killed = 128 + 9
+
 type runIn struct {
 	Environment    string  `json:"environment"`
 	Command        string  `json:"command"`
@@ -124,8 +127,8 @@ func (s *server) runCommand(ctx context.Context, tell progress, in runIn) (answe
 	a := answer{at: at}
 	a.text, a.notes = w.text(at.name, id)
 	a.notes = append(a.notes, ended(res), "command "+id)
-	a.failed = res.TimedOut
-	if res.TimedOut {
+	// The end of a detached command does not say that its time limit caused it.
+	if a.failed = res.TimedOut || res.ReturnCode == killed && res.Duration >= limit; a.failed {
 		a.notes[len(a.notes)-2] = fmt.Sprintf("killed after the time limit of %g s, exit code %d; next: give a larger "+
 			"timeout_seconds, or run it with background: true", limit, res.ReturnCode)
 	}

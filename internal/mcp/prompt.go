@@ -8,8 +8,8 @@ import (
 )
 
 // sandboxPrompt is the text of the prompt work_in_sandbox.
-const sandboxPrompt = `Do this task in a Harvest environment, not on this machine: do not run commands or change files ` +
-	`here.
+const sandboxPrompt = `Do this task in a Harvest environment, not on this machine: do not run commands or change ` +
+	`files here.
 
 1. Call environment_create{NAME}. If the task belongs to the current repository, the environment has it with its ` +
 	`uncommitted work.

@@ -84,8 +84,8 @@ func (s *server) port(ctx context.Context, _ progress, in portIn) (answer, error
 	}
 	conn, err := s.Client.Dial(ctx, at.box.ID, in.Port)
 	if err != nil {
-		return answer{}, errors.Remedy(errors.Explainf(err, errors.Unavailable, "nothing listens on port %d of the "+
-			"environment", in.Port), "start the server with run and background: true, read its output with run_output, "+
+		return answer{}, errors.Remedy(errors.Newf(errors.KindOf(err), "nothing listens on port %d of the environment: %s",
+			in.Port, errors.Message(err)), "start the server with run and background: true, read its output with run_output, "+
 			"then call port again")
 	}
 	_ = conn.Close()

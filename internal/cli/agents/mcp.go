@@ -144,7 +144,8 @@ func (w *workstation) Carry(ctx context.Context, repository string, committed bo
 	}
 	out := &mcp.Cargo{}
 	cargo, err := worktree.Carry(ctx, dir, committed, req, func(format string, args ...any) {
-		out.Notes = append(out.Notes, chat.Plain(fmt.Sprintf(format, args...)))
+		note, _, _ := strings.Cut(fmt.Sprintf(format, args...), "; --committed") // a flag that agents do not have
+		out.Notes = append(out.Notes, chat.Plain(note))
 	})
 	if err != nil {
 		return nil, errors.Remedy(errors.Newf(errors.KindOf(err), "%s", errors.Message(err)),

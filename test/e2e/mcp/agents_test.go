@@ -89,8 +89,8 @@ func runClaude(t *testing.T, stub *modeltest.Stub, dir string, server map[string
 	cmd := exec.CommandContext(t.Context(), host.ClaudeCode(t), "-p", "[work] go", "--mcp-config", file,
 		"--strict-mcp-config", "--allowedTools", "mcp__harvest", "--output-format", "stream-json", "--verbose")
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "ANTHROPIC_BASE_URL="+stub.URL, "ANTHROPIC_API_KEY="+host.ModelKey,
-		"ENABLE_TOOL_SEARCH=false", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
+	cmd.Env = append(testenv.CleanEnv(), "PWD="+dir, "HOME="+home, "ANTHROPIC_BASE_URL="+stub.URL,
+		"ANTHROPIC_API_KEY="+host.ModelKey, "ENABLE_TOOL_SEARCH=false", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("claude: %v", err)
@@ -145,7 +145,7 @@ func codex(t *testing.T, h *host.Host, program string, env map[string]string) {
 		`mcp_servers.harvest={command="`+program+`",args=["mcp"],env={`+strings.Join(pairs, ",")+`},`+
 			`default_tools_approval_mode="approve",required=true,startup_timeout_sec=120}`, "[work] go")
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "CODEX_HOME="+filepath.Join(home, ".codex"),
+	cmd.Env = append(testenv.CleanEnv(), "PWD="+dir, "HOME="+home, "CODEX_HOME="+filepath.Join(home, ".codex"),
 		"HARVEST_MODEL_KEY="+host.ModelKey)
 	testenv.WriteFile(t, filepath.Join(home, ".codex", "config.toml"), nil)
 	out, err := cmd.CombinedOutput()
@@ -171,7 +171,7 @@ func openCode(t *testing.T, h *host.Host, program string, env map[string]string)
 	}
 	cmd := exec.CommandContext(t.Context(), host.OpenCode(t), "run", "--format", "json", "-m", "h/m", "[work] go")
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "OPENCODE_CONFIG_CONTENT="+string(config),
+	cmd.Env = append(testenv.CleanEnv(), "PWD="+dir, "HOME="+home, "OPENCODE_CONFIG_CONTENT="+string(config),
 		"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -117,9 +117,17 @@ func (u *user) has(tool, text string, words []string) {
 	u.t.Helper()
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			u.t.Errorf("%s: %q is missing in: %s", tool, word, text)
+			u.t.Errorf("%s: %q is missing in: %s", tool, word, short(text))
 		}
 	}
+}
+
+// short returns the ends of a text.
+func short(text string) string {
+	if len(text) > 2000 {
+		return text[:1000] + " … " + text[len(text)-1000:]
+	}
+	return text
 }
 
 // project makes a repository with uncommitted changes.

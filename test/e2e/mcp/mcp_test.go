@@ -98,11 +98,9 @@ func commands(u *user) {
 	if len(text) > 40<<10 {
 		u.t.Errorf("%d bytes of output", len(text))
 	}
-	_, id, _ := strings.Cut(text, "command ")
-	id, _, _ = strings.Cut(id, ";")
-	_, id, _ = strings.Cut(text, `"command": "`)
+	_, id, _ := strings.Cut(text, `"command": "`)
 	id, _, _ = strings.Cut(id, `"`)
-	u.must("run_output", args{"environment": "k", "command": id, "offset": 8894}, "2001\n2002", "the rest: run_output")
+	u.must("run_output", args{"environment": "k", "command": id, "offset": 8893}, "2001\n2002", "the rest: run_output")
 	u.must("run", args{"environment": "k", "command": "exit 3", "explanation": "fail"}, "exit code 3")
 	u.fails("run", args{"environment": "k", "command": "echo begun; sleep 1000", "timeout_seconds": 1,
 		"explanation": "wait"}, "begun", "time limit of 1 s", "background: true")
@@ -179,7 +177,8 @@ func TestHTTP(t *testing.T) {
 	u.must("write", args{"environment": "w", "path": "a.txt", "content": "one\n", "explanation": "Begin with one"},
 		"committed ")
 	u.must("run", args{"environment": "w", "explanation": "look",
-		"command": "for i in 1 2 3; do echo step $i; sleep 0.4; done; git log --oneline"}, "Begin with one", "step 3", "exit code 0")
+		"command": "for i in 1 2 3; do echo step $i; sleep 0.4; done; git log --oneline"}, "Begin with one",
+		"step 3", "exit code 0")
 	u.mu.Lock()
 	if !slices.ContainsFunc(u.heard, func(text string) bool { return strings.Contains(text, "step 1") }) {
 		t.Errorf("progress: %q", u.heard)
