@@ -80,7 +80,8 @@ func (waitIn) arguments() arguments {
 func (s *server) addAgents(to *sdk.Server) {
 	add(to, "agent_start", "Start an agent", `Delegate a task to another coding agent, which works alone in its own `+
 		`sandbox with the repository. Returns the ID of its session at once. agent_wait waits for its reply, agent_send `+
-		`sends more, diff and hand_back with the session show and take its work.`, changes, s.agentStart)
+		`sends more, diff and hand_back with the session show and take its work; if it started from an environment, hand `+
+		`that one back first.`, changes, s.agentStart)
 	add(to, "agent_send", "Send to an agent", `Send a prompt to an agent of agent_start, or answer its question, or stop `+
 		`its turn.`, changes, s.agentSend)
 	add(to, "agent_wait", "Wait for an agent", `Wait until an agent of agent_start has answered all prompts, or asks a `+

@@ -90,7 +90,9 @@ func runClaude(t *testing.T, stub *modeltest.Stub, dir string, server map[string
 		"--strict-mcp-config", "--allowedTools", "mcp__harvest", "--output-format", "stream-json", "--verbose")
 	cmd.Dir = dir
 	cmd.Env = append(testenv.CleanEnv(), "PWD="+dir, "HOME="+home, "ANTHROPIC_BASE_URL="+stub.URL,
-		"ANTHROPIC_API_KEY="+host.ModelKey, "ENABLE_TOOL_SEARCH=false", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
+		"ANTHROPIC_API_KEY="+host.ModelKey,
+		"ENABLE_TOOL_SEARCH=false", "DISABLE_AUTOUPDATER=1",
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("claude: %v", err)
