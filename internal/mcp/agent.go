@@ -78,14 +78,19 @@ func (waitIn) arguments() arguments {
 }
 
 func (s *server) addAgents(to *sdk.Server) {
-	add(to, "agent_start", "Start an agent", `Delegate a task to another coding agent, which works alone in its own `+
-		`sandbox with the repository. Returns the ID of its session at once. agent_wait waits for its reply, agent_send `+
-		`sends more, diff and hand_back with the session show and take its work; if it started from an environment, hand `+
-		`that one back first.`, changes, s.agentStart)
-	add(to, "agent_send", "Send to an agent", `Send a prompt to an agent of agent_start, or answer its question, or stop `+
-		`its turn.`, changes, s.agentSend)
-	add(to, "agent_wait", "Wait for an agent", `Wait until an agent of agent_start has answered all prompts, or asks a `+
-		`question, and return its last reply. If the time is over, call it again.`, reads, s.agentWait)
+	add(to, "agent_start", "Start an agent",
+		`Delegate a task to another coding agent, which works alone in its own sandbox with the repository. `+
+			`Returns the ID of its session at once. agent_wait waits for its reply, agent_send sends more, diff and `+
+			`hand_back with the session show and take its work; if it started from an environment, hand that one back `+
+			`first.`,
+		changes, s.agentStart)
+	add(to, "agent_send", "Send to an agent",
+		`Send a prompt to an agent of agent_start, or answer its question, or stop its turn.`,
+		changes, s.agentSend)
+	add(to, "agent_wait", "Wait for an agent",
+		`Wait until an agent of agent_start has answered all prompts, or asks a question, and return its last `+
+			`reply. If the time is over, call it again.`,
+		reads, s.agentWait)
 }
 
 func (s *server) agentStart(ctx context.Context, tell progress, in startIn) (answer, error) {
@@ -125,8 +130,8 @@ func (s *server) material(ctx context.Context, tell progress, in startIn, req *a
 		req.Repo = in.Repository
 		return nil, done, nil
 	case s.Local == nil:
-		return nil, done, errors.Remedy(errors.Newf(errors.Invalid, "%q: this server has no access to directories of the "+
-			"user", in.Repository), "give the address of the repository, or none")
+		return nil, done, errors.Remedy(errors.Newf(errors.Invalid, "%q: this server has no access to directories of "+
+			"the user", in.Repository), "give the address of the repository, or none")
 	}
 	cargo, err := s.Local.Carry(ctx, in.Repository, false, req)
 	if err != nil || cargo == nil {
@@ -222,9 +227,9 @@ func (s *server) agentWait(ctx context.Context, tell progress, in waitIn) (answe
 	}
 }
 
-// watch reports the work of an agent until ctx ends.
+// watch reports the work of an agent until ctx ends. Meanwhile the agent's questions wait for an answer.
 func (s *server) watch(ctx context.Context, session string, tell progress) {
-	for e, err := range s.Client.Events(ctx, client.Follow{Stream: session, Tail: -1}) {
+	for e, err := range s.Client.Events(ctx, client.Follow{Stream: session, Tail: -1, Attended: true}) {
 		if err != nil {
 			return
 		}
@@ -267,7 +272,8 @@ func (s *server) replied(ctx context.Context, ref string) (a answer, over bool, 
 		last = m
 	}
 	a = answer{text: last.Reply, failed: last.State == "failed", notes: []string{"session " + session.ID,
-		"the turn is " + last.State, fmt.Sprintf("cost $%.2f", session.Usage.Cost), "its branch is " + session.WorkBranch}}
+		"the turn is " + last.State, fmt.Sprintf("cost $%.2f", session.Usage.Cost),
+		"its branch is " + session.WorkBranch}}
 	if last.State == "failed" && last.Reply == "" {
 		a.text = "error: the turn failed: " + session.Reason
 	}

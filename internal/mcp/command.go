@@ -65,13 +65,16 @@ func (outputIn) arguments() arguments {
 }
 
 func (s *server) addCommands(to *sdk.Server) {
-	add(to, "run", "Run a command", `Run a command line in an environment, as in a terminal without input: builds, `+
-		`tests, git, package managers, servers (with background: true). Returns the output of both streams and the exit `+
-		`code. Long output is shortened in the middle; the answer says how to read the rest. Each command starts in `+
-		`the working directory: cd and exported variables do not last. Changed files are committed.`, changes, s.runCommand)
-	add(to, "run_output", "Read a command's output", `Read the output of a command that run has started, from a `+
-		`position or the end, also while it runs and after it has ended. Waits for its end if wait_seconds is given, and `+
-		`kills it if stop is true.`, changes, s.output)
+	add(to, "run", "Run a command",
+		`Run a command line in an environment, as in a terminal without input: builds, tests, git, package `+
+			`managers, servers (with background: true). Returns the output of both streams and the exit code. Long `+
+			`output is shortened in the middle; the answer says how to read the rest. Each command starts in the `+
+			`working directory: cd and exported variables do not last. Changed files are committed.`,
+		changes, s.runCommand)
+	add(to, "run_output", "Read a command's output",
+		`Read the output of a command that run has started, from a position or the end, also while it runs and `+
+			`after it has ended. Waits for its end if wait_seconds is given, and kills it if stop is true.`,
+		changes, s.output)
 }
 
 // shell is the command line of a program that runs command in bash, or in sh.
@@ -213,7 +216,8 @@ func (s *server) output(ctx context.Context, tell progress, in outputIn) (answer
 		return answer{}, err
 	}
 	if in.WaitSeconds < 0 || in.WaitSeconds > maxRunLimit {
-		return answer{}, errors.Newf(errors.Invalid, "wait_seconds: %g is not from 0 to %d", in.WaitSeconds, maxRunLimit)
+		return answer{}, errors.Newf(errors.Invalid, "wait_seconds: %g is not from 0 to %d", in.WaitSeconds,
+			maxRunLimit)
 	}
 	found, err := s.process(ctx, at, in.Command)
 	if err != nil {

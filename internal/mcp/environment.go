@@ -102,13 +102,14 @@ func (s *server) revive(ctx context.Context, box api.Sandbox) (*place, error) {
 		if why == "" {
 			why = box.Reason
 		}
-		return nil, errors.Remedy(errors.Newf(errors.Gone, "environment %s has ended, and its files are gone: %s", box.Name,
-			why), "call environment_create")
+		return nil, errors.Remedy(errors.Newf(errors.Gone, "environment %s has ended, and its files are gone: %s",
+			box.Name, why), "call environment_create")
 	}
 	made, err := s.Client.CreateSandbox(ctx, again(box, box.SnapshotID), nil)
 	if err != nil {
 		if errors.KindOf(err) == errors.NotFound {
-			err = errors.Remedy(errors.Newf(errors.Gone, "environment %s was removed", box.Name), "call environment_create")
+			err = errors.Remedy(errors.Newf(errors.Gone, "environment %s was removed", box.Name),
+				"call environment_create")
 		}
 		return nil, err
 	}
@@ -178,16 +179,20 @@ func (removeIn) arguments() arguments {
 }
 
 func (s *server) addEnvironments(to *sdk.Server) {
-	add(to, "environment_create", "Create an environment", `Create an environment: an isolated computer with its own `+
-		`files, processes and network, in which commands run without a risk for the user's machine. By default it has `+
-		`the user's current repository, with its branch and uncommitted work; or give the address of a repository, or `+
-		`only an image. The work is on a branch of its own, harvest/NAME. If the name exists, that environment `+
-		`continues as it is. The answer has the name, which all other tools need, and the working directory.`,
+	add(to, "environment_create", "Create an environment",
+		`Create an environment: an isolated computer with its own files, processes and network, in which commands `+
+			`run without a risk for the user's machine. By default it has the user's current repository, with its `+
+			`branch and uncommitted work; or give the address of a repository, or only an image. The work is on a `+
+			`branch of its own, harvest/NAME. If the name exists, that environment continues as it is. The answer has `+
+			`the name, which all other tools need, and the working directory.`,
 		changes, s.create)
-	add(to, "environment_list", "List environments", `List the environments of the account: name, state, working `+
-		`directory, origin, last use. Call it to come back to earlier work.`, reads, s.list)
-	add(to, "environment_remove", "Remove an environment", `End an environment and delete its files, when the work is `+
-		`done. It refuses if the branch has commits that hand_back has not handed back, unless discard is true.`,
+	add(to, "environment_list", "List environments",
+		`List the environments of the account: name, state, working directory, origin, last use. Call it to come `+
+			`back to earlier work.`,
+		reads, s.list)
+	add(to, "environment_remove", "Remove an environment",
+		`End an environment and delete its files, when the work is done. It refuses if the branch has commits `+
+			`that hand_back has not handed back, unless discard is true.`,
 		destroys, s.remove)
 }
 
@@ -373,7 +378,7 @@ func (s *server) unsaved(ctx context.Context, at *place) error {
 	if err != nil || strings.TrimSpace(out) == "" {
 		return err
 	}
-	return errors.Remedy(errors.Newf(errors.Conflict, "environment %s has %d commits that were not handed back, the last "+
-		"one is %s", at.name, strings.Count(out, "\n"), strings.SplitN(out, "\n", 2)[0]),
+	return errors.Remedy(errors.Newf(errors.Conflict, "environment %s has %d commits that were not handed back, "+
+		"the last one is %s", at.name, strings.Count(out, "\n"), strings.SplitN(out, "\n", 2)[0]),
 		"call hand_back first, or pass discard: true to lose them")
 }

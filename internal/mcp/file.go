@@ -113,15 +113,25 @@ func (searchIn) arguments() arguments {
 }
 
 func (s *server) addFiles(to *sdk.Server) {
-	add(to, "read", "Read a file", `Read a text file of an environment, or a part of it by lines, or a picture. Long `+
-		`files are cut; the answer says how to read the rest.`, reads, s.read)
-	add(to, "write", "Write a file", `Create a file in an environment, or replace all of its content. The change is `+
-		`committed with the explanation as its message. For a change of a part, use edit.`, changes, s.write)
-	add(to, "edit", "Edit a file", `Replace a text in a file of an environment. The old text must occur exactly once, `+
-		`unless replace_all is true. The change is committed with the explanation as its message.`, changes, s.edit)
-	add(to, "list", "List files", `List a directory of an environment, or find files by name with glob.`, reads, s.files)
-	add(to, "search", "Search in files", `Search files of an environment for a regular expression. Returns `+
-		`FILE:LINE:TEXT for each match. Files that git ignores and binary files are left out.`, reads, s.search)
+	add(to, "read", "Read a file",
+		`Read a text file of an environment, or a part of it by lines, or a picture. Long files are cut; the `+
+			`answer says how to read the rest.`,
+		reads, s.read)
+	add(to, "write", "Write a file",
+		`Create a file in an environment, or replace all of its content. The change is committed with the `+
+			`explanation as its message. For a change of a part, use edit.`,
+		changes, s.write)
+	add(to, "edit", "Edit a file",
+		`Replace a text in a file of an environment. The old text must occur exactly once, unless replace_all is `+
+			`true. The change is committed with the explanation as its message.`,
+		changes, s.edit)
+	add(to, "list", "List files",
+		`List a directory of an environment, or find files by name with glob.`,
+		reads, s.files)
+	add(to, "search", "Search in files",
+		`Search files of an environment for a regular expression. Returns FILE:LINE:TEXT for each match. Files `+
+			`that git ignores and binary files are left out.`,
+		reads, s.search)
 }
 
 // content returns a file of at most limit bytes.
@@ -269,7 +279,8 @@ func replace(text string, in editIn) (string, int, error) {
 	case in.OldText == "":
 		return "", 0, errors.Remedy(errors.Newf(errors.Invalid, "old_text is empty"), "use write for a new file")
 	case in.OldText == in.NewText:
-		return "", 0, errors.Remedy(errors.Newf(errors.Invalid, "old_text and new_text are the same"), "give the new text")
+		return "", 0, errors.Remedy(errors.Newf(errors.Invalid, "old_text and new_text are the same"),
+			"give the new text")
 	case n == 0:
 		return "", 0, errors.Remedy(errors.Newf(errors.Conflict, "%s does not contain old_text", in.Path),
 			"read the file, and copy the text exactly, with its spaces and line ends")
@@ -290,8 +301,8 @@ func (s *server) files(ctx context.Context, _ progress, in findIn) (answer, erro
 	}
 	dir := at.path(in.Path)
 	if in.Glob != "" {
-		out, err := s.run(ctx, at.box.ID, script{name: "find", args: []string{dir}, env: page(in.Offset, map[string]string{
-			"GLOB": in.Glob})})
+		out, err := s.run(ctx, at.box.ID, script{name: "find", args: []string{dir},
+			env: page(in.Offset, map[string]string{"GLOB": in.Glob})})
 		if err != nil {
 			return answer{}, err
 		}

@@ -70,7 +70,8 @@ func TestTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"agent_send", "agent_start", "agent_wait", "diff", "edit", "environment_create", "environment_list",
+	want := []string{"agent_send", "agent_start", "agent_wait", "diff", "edit", "environment_create",
+		"environment_list",
 		"environment_remove", "fork", "hand_back", "list", "port", "read", "restore", "run", "run_output", "search",
 		"snapshot", "write"}
 	var names []string

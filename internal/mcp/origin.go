@@ -58,7 +58,8 @@ func (s *server) origin(ctx context.Context, in createIn) (*origin, error) {
 	case strings.Contains(in.Repository, ":"):
 		return o, o.clone(in.Repository)
 	case s.Local == nil:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q: this server has no access to directories of the user",
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q: this server has no access to directories of "+
+			"the user",
 			in.Repository), "give the address of the repository, such as https://github.com/owner/name, or none")
 	}
 	var err error
@@ -135,7 +136,8 @@ func (o *origin) place(ctx context.Context, to sandboxFiles, env map[string]stri
 		case p.id != "":
 			env[p.variable] = p.id
 		case len(p.content) > 0:
-			id, err := to.write(ctx, strings.ToLower(p.variable), int64(len(p.content)), strings.NewReader(string(p.content)))
+			id, err := to.write(ctx, strings.ToLower(p.variable), int64(len(p.content)),
+				strings.NewReader(string(p.content)))
 			if err != nil {
 				return err
 			}

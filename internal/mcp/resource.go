@@ -30,7 +30,8 @@ func (s *server) addResources(to *sdk.Server) {
 	to.AddResource(&sdk.Resource{URI: environs, Name: "environments", Title: "Environments", MIMEType: "text/plain",
 		Description: "The environments of the account"}, s.resource)
 	for _, t := range []sdk.ResourceTemplate{
-		{URITemplate: fileOf, Name: "file", Title: "File", Description: "A file of an environment, by its absolute path"},
+		{URITemplate: fileOf, Name: "file", Title: "File",
+			Description: "A file of an environment, by its absolute path"},
 		{URITemplate: outputOf, Name: "output", Title: "Output of a command", MIMEType: "text/plain",
 			Description: "The kept output of a command of an environment"},
 		{URITemplate: transcripts, Name: "transcript", Title: "Transcript", MIMEType: "text/plain",

@@ -62,15 +62,22 @@ func (restoreIn) arguments() arguments {
 }
 
 func (s *server) addStates(to *sdk.Server) {
-	add(to, "port", "Reach a port", `Make a port of an environment reachable, for the user's browser or a program, and `+
-		`return its address. Start the server first, with run and background: true.`, changes, s.port)
-	add(to, "snapshot", "Take a snapshot", `Keep all files of an environment as they are now, installed packages `+
-		`included. restore goes back to a snapshot, and environment_create begins with one as its image.`, changes,
-		s.snapshot)
-	add(to, "fork", "Fork an environment", `Copy an environment with all its files, to try something in the copy. The `+
-		`copy has a branch of its own. Processes are not copied.`, changes, s.fork)
-	add(to, "restore", "Restore a snapshot", `Set all files of an environment back to a snapshot. Its processes end. `+
-		`The state before is kept as a snapshot, whose ID is in the answer.`, destroys, s.restore)
+	add(to, "port", "Reach a port",
+		`Make a port of an environment reachable, for the user's browser or a program, and return its address. `+
+			`Start the server first, with run and background: true.`,
+		changes, s.port)
+	add(to, "snapshot", "Take a snapshot",
+		`Keep all files of an environment as they are now, installed packages included. restore goes back to a `+
+			`snapshot, and environment_create begins with one as its image.`,
+		changes, s.snapshot)
+	add(to, "fork", "Fork an environment",
+		`Copy an environment with all its files, to try something in the copy. The copy has a branch of its own. `+
+			`Processes are not copied.`,
+		changes, s.fork)
+	add(to, "restore", "Restore a snapshot",
+		`Set all files of an environment back to a snapshot. Its processes end. The state before is kept as a `+
+			`snapshot, whose ID is in the answer.`,
+		destroys, s.restore)
 }
 
 func (s *server) port(ctx context.Context, _ progress, in portIn) (answer, error) {
@@ -84,9 +91,9 @@ func (s *server) port(ctx context.Context, _ progress, in portIn) (answer, error
 	}
 	conn, err := s.Client.Dial(ctx, at.box.ID, in.Port)
 	if err != nil {
-		return answer{}, errors.Remedy(errors.Newf(errors.KindOf(err), "nothing listens on port %d of the environment: %s",
-			in.Port, errors.Message(err)), "start the server with run and background: true, read its output with run_output, "+
-			"then call port again")
+		return answer{}, errors.Remedy(errors.Newf(errors.KindOf(err), "nothing listens on port %d of the "+
+			"environment: %s", in.Port, errors.Message(err)), "start the server with run and background: true, "+
+			"read its output with run_output, then call port again")
 	}
 	_ = conn.Close()
 	if s.Local != nil {
@@ -167,7 +174,8 @@ func (s *server) restore(ctx context.Context, tell progress, in restoreIn) (answ
 	}
 	image, err := s.Client.Image(ctx, in.Snapshot)
 	if err != nil {
-		return answer{}, errors.Remedy(errors.Newf(errors.KindOf(err), "snapshot %q: %s", in.Snapshot, errors.Message(err)),
+		return answer{}, errors.Remedy(errors.Newf(errors.KindOf(err), "snapshot %q: %s", in.Snapshot,
+			errors.Message(err)),
 			"give the name or ID from the answer of snapshot")
 	}
 	defer s.Locks.lock(at.box.ID)()

@@ -51,12 +51,15 @@ func (handIn) arguments() arguments {
 }
 
 func (s *server) addWork(to *sdk.Server) {
-	add(to, "diff", "Show the changes", `Show what has changed in an environment since it began, without the user's own `+
-		`uncommitted work: the commits, the changed files and the patch. Long patches come in parts.`, reads, s.diff)
-	add(to, "hand_back", "Hand the work back", `Give the work of an environment to the user as a branch: it is fetched `+
-		`into the user's repository, where nothing else changes and no branch with other commits is moved. If the `+
-		`environment was created from an address, the branch is pushed there. Call it when the work is done, and tell `+
-		`the user the branch.`, changes, s.handBack)
+	add(to, "diff", "Show the changes",
+		`Show what has changed in an environment since it began, without the user's own uncommitted work: the `+
+			`commits, the changed files and the patch. Long patches come in parts.`,
+		reads, s.diff)
+	add(to, "hand_back", "Hand the work back",
+		`Give the work of an environment to the user as a branch: it is fetched into the user's repository, where `+
+			`nothing else changes and no branch with other commits is moved. If the environment was created from an `+
+			`address, the branch is pushed there. Call it when the work is done, and tell the user the branch.`,
+		changes, s.handBack)
 }
 
 func (s *server) diff(ctx context.Context, _ progress, in diffIn) (answer, error) {

@@ -43,7 +43,8 @@ func TestToolsHaveTheRightsOfTheKey(t *testing.T) {
 		{as: mine, tool: "environment_remove", in: `{"environment":"mine","discard":true}`, want: "Removed"},
 	} {
 		resp, body := c.as.tool(c.tool, c.in)
-		if resp.StatusCode != 200 || !strings.Contains(body, c.want) || c.absent != "" && strings.Contains(body, c.absent) {
+		if resp.StatusCode != 200 || !strings.Contains(body, c.want) || c.absent != "" && strings.Contains(body,
+			c.absent) {
 			t.Errorf("%s %s: %s %s", c.tool, c.in, resp.Status, body)
 		}
 	}

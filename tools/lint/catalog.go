@@ -21,6 +21,7 @@ var parts = []struct{ dir, title string }{
 	{"internal/cli", "the commands of clients"},
 	{"internal/server", "the HTTP API"},
 	{"web", "the page"},
+	{"internal/mcp", "tools for agents elsewhere"},
 	{"internal/modal", "Modal's protocol"},
 	{"internal/store", "records"},
 	{"internal/session", "agents at work"},

@@ -274,8 +274,8 @@ var rows = []row{
 	{"server/volumes", []string{"base/account", "base/places", "client/api", "engine/volume", "fleet", "s3/object",
 		"fleet/storage", "s3/volsync", "s3/volsync/plan", "server/edge"}, handlersHint},
 	{"server", []string{"base/account", "base/account/oidc", "base/config", "base/event", "base/places", "base/secret",
-		"client/api", "client/transport/bytestream", "engine/volume", "fleet", "fleet/record", "fleet/schedule",
-		"fleet/spec", "image", "mcp", "fleet/storage", "server/...", "session", "session/agent",
+		"client", "client/api", "client/transport/bytestream", "engine/volume", "fleet", "fleet/record",
+		"fleet/schedule", "fleet/spec", "image", "mcp", "fleet/storage", "server/...", "session", "session/agent",
 		"session/inbox", "session/repo", "web"},
 		"the server uses contracts; let app name the concrete engine"},
 

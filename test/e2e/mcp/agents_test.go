@@ -17,7 +17,8 @@ func work(stub *modeltest.Stub, name string) {
 	stub.Script("work",
 		modeltest.Step{Say: "I create an environment.", Call: "mcp__harvest__environment_create",
 			Input: args{"name": name}},
-		modeltest.Step{Call: "mcp__harvest__run", Input: args{"environment": name, "command": "cat notes.txt; expr 40 + 2",
+		modeltest.Step{Call: "mcp__harvest__run", Input: args{"environment": name,
+			"command":     "cat notes.txt; expr 40 + 2",
 			"explanation": "look"}},
 		modeltest.Step{Call: "mcp__harvest__write", Input: args{"environment": name, "path": "made.txt",
 			"content": "by an agent\n", "explanation": "Make a file with tools"}},
@@ -118,7 +119,8 @@ func claudeHTTP(t *testing.T, h *host.Host, url, key string) {
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("work",
 		modeltest.Step{Call: "mcp__harvest__environment_create", Input: args{"name": "remote"}},
-		modeltest.Step{Call: "mcp__harvest__run", Input: args{"environment": "remote", "command": "echo over-$((40 + 2))",
+		modeltest.Step{Call: "mcp__harvest__run", Input: args{"environment": "remote",
+			"command":     "echo over-$((40 + 2))",
 			"explanation": "look"}},
 		modeltest.Step{Say: "Done."})
 	said := runClaude(t, stub, project(t, h), map[string]any{"type": "http", "url": url + "/mcp",
@@ -141,8 +143,10 @@ func codex(t *testing.T, h *host.Host, program string, env map[string]string) {
 		}
 		pairs = append(pairs, name+"="+string(pair))
 	}
-	cmd := exec.CommandContext(t.Context(), host.Codex(t), "exec", "--sandbox", "danger-full-access", "-m", "plain-model",
-		"-c", `model_provider="h"`, "-c", `model_providers.h={name="h",base_url="`+stub.URL+`/v1",wire_api="responses",`+
+	cmd := exec.CommandContext(t.Context(), host.Codex(t), "exec", "--sandbox", "danger-full-access", "-m",
+		"plain-model",
+		"-c", `model_provider="h"`, "-c",
+		`model_providers.h={name="h",base_url="`+stub.URL+`/v1",wire_api="responses",`+
 			`env_key="HARVEST_MODEL_KEY",supports_websockets=false}`, "-c",
 		`mcp_servers.harvest={command="`+program+`",args=["mcp"],env={`+strings.Join(pairs, ",")+`},`+
 			`default_tools_approval_mode="approve",required=true,startup_timeout_sec=120}`, "[work] go")

@@ -34,6 +34,9 @@ func inspector(t *testing.T) string {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
+	// The program reads its version from the package that it is usually a part of.
+	testenv.WriteFile(t, filepath.Join(dir, "node_modules", "@modelcontextprotocol", "package.json"),
+		[]byte(`{"name":"@modelcontextprotocol/inspector","version":"1.0.3"}`))
 	testenv.WriteFile(t, filepath.Join(dir, "ready"), nil)
 	return program
 }
@@ -72,7 +75,8 @@ func TestInspector(t *testing.T) {
 		var list struct {
 			Tools []struct{ Name string }
 		}
-		if err := json.Unmarshal([]byte(ask(server, "--method", "tools/list")), &list); err != nil || len(list.Tools) < 15 {
+		if err := json.Unmarshal([]byte(ask(server, "--method", "tools/list")), &list); err != nil ||
+			len(list.Tools) < 15 {
 			t.Errorf("%s: %d tools, %v", name, len(list.Tools), err)
 		}
 		call := func(tool string, arguments ...string) string {
@@ -91,7 +95,8 @@ func TestInspector(t *testing.T) {
 			{call("run", "environment=absent", "command=true", "explanation=x"), `"isError": true`},
 			{ask(server, "--method", "resources/read", "--uri", "harvest://environments"), name + ": running"},
 			{ask(server, "--method", "resources/templates/list"), "harvest://sessions/{session}/transcript"},
-			{ask(server, "--method", "prompts/get", "--prompt-name", "work_in_sandbox", "--prompt-args", "task=tidy up"),
+			{ask(server, "--method", "prompts/get", "--prompt-name", "work_in_sandbox", "--prompt-args",
+				"task=tidy up"),
 				"The task: tidy up"},
 			{call("environment_remove", "environment="+name, "discard=true"), "Removed"},
 		} {

@@ -112,8 +112,9 @@ func commands(u *user) {
 	if !strings.Contains(heard, "step 1") {
 		u.t.Errorf("progress: %s", heard)
 	}
-	text = u.must("run", args{"environment": "k", "background": true, "explanation": "serve", "command": "echo ready; " +
-		"exec python3 -m http.server 8123 --bind 127.0.0.1"}, "in the background", "run_output {")
+	text = u.must("run", args{"environment": "k", "background": true, "explanation": "serve",
+		"command": "echo ready; " +
+			"exec python3 -m http.server 8123 --bind 127.0.0.1"}, "in the background", "run_output {")
 	_, id, _ = strings.Cut(text, `"command": "`)
 	id, _, _ = strings.Cut(id, `"`)
 	testenv.Eventually(u.t, "the command is ready", func() bool {

@@ -109,18 +109,21 @@ func TestDelegation(t *testing.T) {
 	u.must("environment_create", args{"name": "k"})
 	u.must("write", args{"environment": "k", "path": "plan.txt", "content": "cherry\n", "explanation": "Write a plan"})
 	text := u.must("agent_start", args{"environment": "k", "agent": "scripted",
-		"prompt": "/run cat plan.txt\n/write made.txt by another agent\n/say I have done it."}, "Started the session ses_",
+		"prompt": "/run cat plan.txt\n/write made.txt by another agent\n/say I have done it."},
+		"Started the session ses_",
 		"agent_wait {")
 	_, id, _ := strings.Cut(text, `{"session": "`)
 	id, _, _ = strings.Cut(id, `"`)
-	u.must("agent_wait", args{"session": id}, "I have done it.", "the turn is completed", "harvest/"+id)
+	u.must("agent_wait", args{"session": id}, "I have done it.", "the turn is completed",
+		"harvest/"+strings.TrimPrefix(id, "ses_"))
 	u.must("diff", args{"session": id}, "+by another agent")
-	u.must("agent_send", args{"session": id, "prompt": "/ask Which colour? | red | blue"}, "Sent")
-	text = u.must("agent_wait", args{"session": id}, "Which colour?", "- red", `"question": "`)
+	u.must("agent_send", args{"session": id, "prompt": "/approve touch allowed.txt\n/say So be it."}, "Sent")
+	text = u.must("agent_wait", args{"session": id}, "waits for an answer", "touch allowed.txt", `"question": "`)
 	_, question, _ := strings.Cut(text, `"question": "`)
 	question, _, _ = strings.Cut(question, `"`)
-	u.must("agent_send", args{"session": id, "question": question, "answers": args{"Which colour?": "blue"}}, "Sent")
-	u.must("agent_wait", args{"session": id}, "blue")
+	u.must("agent_send", args{"session": id, "question": question, "allow": true}, "Sent")
+	u.must("agent_wait", args{"session": id}, "So be it.")
+	u.must("diff", args{"session": id}, "allowed.txt")
 	res, err := u.session.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "harvest://sessions/" + id +
 		"/transcript"})
 	if err != nil || !strings.Contains(res.Contents[0].Text, "I have done it.") {
