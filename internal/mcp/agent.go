@@ -30,6 +30,7 @@ type startIn struct {
 	Agent       string  `json:"agent,omitempty"`
 	Model       string  `json:"model,omitempty"`
 	MaxUSD      float64 `json:"max_usd,omitempty"`
+	Approval    string  `json:"approval,omitempty"`
 }
 
 func (startIn) arguments() arguments {
@@ -38,9 +39,11 @@ func (startIn) arguments() arguments {
 		"environment": "environment whose branch the agent starts from",
 		"repository": "instead of an environment: what to work on, as in environment_create (default: the user's " +
 			"current repository with its uncommitted work)",
-		"branch":  "branch to start from",
-		"agent":   "claude, opencode, codex or another one that the server has (default: claude)",
-		"model":   "model of the agent (default: that of the agent)",
+		"branch": "branch to start from",
+		"agent":  "claude, opencode, codex or another one that the server has (default: claude)",
+		"model":  "model of the agent (default: that of the agent)",
+		"approval": "edits, ask or plan: tools of the agent wait for your approval, which agent_wait returns as " +
+			"questions (default: all tools run)",
 		"max_usd": "limit of the cost of the model, in US dollars",
 	}
 }
@@ -100,7 +103,7 @@ func (s *server) agentStart(ctx context.Context, tell progress, in startIn) (ans
 	if err := git.CheckBranch(in.Branch); err != nil {
 		return answer{}, err
 	}
-	req := api.SessionRequest{Prompt: in.Prompt, Agent: in.Agent, Model: in.Model, Branch: in.Branch,
+	req := api.SessionRequest{Prompt: in.Prompt, Agent: in.Agent, Model: in.Model, Branch: in.Branch, Approval: in.Approval,
 		Limits: api.SessionLimits{USD: in.MaxUSD}}
 	notes, done, err := s.material(ctx, tell, in, &req)
 	if err != nil {

@@ -66,7 +66,9 @@ func TestInspector(t *testing.T) {
 	}
 	var env []string
 	for _, pair := range harvest.Env { // the inspector passes on none of its own
-		env = append(env, "-e", pair)
+		if !strings.HasSuffix(pair, "=") {
+			env = append(env, "-e", pair)
+		}
 	}
 	for name, server := range map[string][]string{
 		"stdio": append(env, harvest.Path, "mcp"),

@@ -108,7 +108,7 @@ func TestDelegation(t *testing.T) {
 	u := overStdio(t, h, dir)
 	u.must("environment_create", args{"name": "k"})
 	u.must("write", args{"environment": "k", "path": "plan.txt", "content": "cherry\n", "explanation": "Write a plan"})
-	text := u.must("agent_start", args{"environment": "k", "agent": "scripted",
+	text := u.must("agent_start", args{"environment": "k", "agent": "scripted", "approval": "ask",
 		"prompt": "/run cat plan.txt\n/write made.txt by another agent\n/say I have done it."},
 		"Started the session ses_",
 		"agent_wait {")
