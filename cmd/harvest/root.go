@@ -55,8 +55,8 @@ The first command that needs a server starts one.`,
 	root.AddCommand(sandboxes.Commands(c.CLI)...)
 	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI),
 		secrets.Command(c.CLI), schedules.Command(c.CLI), c.keyCommand(), c.modalCommand(), agents.Command(c.CLI),
-		agents.Editor(c.CLI), agents.Tools(c.CLI), c.upCommand(), c.downCommand(), c.backupCommand(), c.ofServer(c.doctorCommand()),
-		c.configCommand(), c.versionCommand())
+		agents.Editor(c.CLI), agents.Tools(c.CLI), c.upCommand(), c.downCommand(), c.backupCommand(),
+		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(secrets.Logins(c.CLI)...)
 	root.AddCommand(agents.Sessions(c.CLI)...)
 	root.AddCommand(manCommands()...)

@@ -103,8 +103,8 @@ func (s *server) agentStart(ctx context.Context, tell progress, in startIn) (ans
 	if err := git.CheckBranch(in.Branch); err != nil {
 		return answer{}, err
 	}
-	req := api.SessionRequest{Prompt: in.Prompt, Agent: in.Agent, Model: in.Model, Branch: in.Branch, Approval: in.Approval,
-		Limits: api.SessionLimits{USD: in.MaxUSD}}
+	req := api.SessionRequest{Prompt: in.Prompt, Agent: in.Agent, Model: in.Model, Branch: in.Branch,
+		Approval: in.Approval, Limits: api.SessionLimits{USD: in.MaxUSD}}
 	notes, done, err := s.material(ctx, tell, in, &req)
 	if err != nil {
 		return answer{}, err
