@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -80,7 +78,7 @@ func (waitIn) arguments() arguments {
 	}
 }
 
-func (s *server) addAgents(to *sdk.Server) {
+func (s *server) addAgents(to tools) {
 	add(to, "agent_start", "Start an agent",
 		`Delegate a task to another coding agent, which works alone in its own sandbox with the repository. `+
 			`Returns the ID of its session at once. agent_wait waits for its reply, agent_send sends more, diff and `+

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -64,7 +62,7 @@ func (outputIn) arguments() arguments {
 	}
 }
 
-func (s *server) addCommands(to *sdk.Server) {
+func (s *server) addCommands(to tools) {
 	add(to, "run", "Run a command",
 		`Run a command line in an environment, as in a terminal without input: builds, tests, git, package `+
 			`managers, servers (with background: true). Returns the output of both streams and the exit code. Long `+

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -178,7 +176,7 @@ func (removeIn) arguments() arguments {
 	}
 }
 
-func (s *server) addEnvironments(to *sdk.Server) {
+func (s *server) addEnvironments(to tools) {
 	add(to, "environment_create", "Create an environment",
 		`Create an environment: an isolated computer with its own files, processes and network, in which commands `+
 			`run without a risk for the user's machine. By default it has the user's current repository, with its `+

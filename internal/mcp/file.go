@@ -112,7 +112,7 @@ func (searchIn) arguments() arguments {
 	}
 }
 
-func (s *server) addFiles(to *sdk.Server) {
+func (s *server) addFiles(to tools) {
 	add(to, "read", "Read a file",
 		`Read a text file of an environment, or a part of it by lines, or a picture. Long files are cut; the `+
 			`answer says how to read the rest.`,

@@ -16,6 +16,8 @@ import (
 type Options struct {
 	Client  *client.Client
 	Version string
+	// Ready, if set, is called before each call: it starts the server again if it has ended.
+	Ready func(ctx context.Context) error
 	// Local connects to the machine of the user; nil on a server of many users.
 	Local Local
 	// Sandbox has the defaults of new environments.
@@ -65,6 +67,14 @@ type server struct {
 	Options
 }
 
+// ready prepares the server for a call.
+func (s *server) ready(ctx context.Context) error {
+	if s.Ready == nil {
+		return nil
+	}
+	return s.Ready(ctx)
+}
+
 // instructions are for the model of the client.
 const instructions = `Harvest gives you isolated computers ("environments") to run code in, without touching the ` +
 	`user's machine. Create one with environment_create, from the user's current repository with its uncommitted ` +
@@ -81,12 +91,13 @@ func New(opts Options) *sdk.Server {
 	s := &server{opts}
 	out := sdk.NewServer(&sdk.Implementation{Name: "harvest", Title: "Harvest", Version: opts.Version},
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
-	s.addEnvironments(out)
-	s.addCommands(out)
-	s.addFiles(out)
-	s.addStates(out)
-	s.addWork(out)
-	s.addAgents(out)
+	to := tools{out, s.ready}
+	s.addEnvironments(to)
+	s.addCommands(to)
+	s.addFiles(to)
+	s.addStates(to)
+	s.addWork(to)
+	s.addAgents(to)
 	s.addResources(out)
 	s.addPrompts(out)
 	return out

@@ -20,6 +20,11 @@ import (
 // connect returns a client of a server whose API is handled by routes.
 func connect(t *testing.T, routes map[string]string) *sdk.ClientSession {
 	t.Helper()
+	return connectReady(t, routes, nil)
+}
+
+func connectReady(t *testing.T, routes map[string]string, ready func(context.Context) error) *sdk.ClientSession {
+	t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := routes[r.Method+" "+r.URL.Path]
 		if !ok {
@@ -36,7 +41,7 @@ func connect(t *testing.T, routes map[string]string) *sdk.ClientSession {
 	}
 	near, far := sdk.NewInMemoryTransports()
 	ctx := context.WithoutCancel(t.Context())
-	serving, err := New(Options{Client: c, Version: "1"}).Connect(ctx, near, nil)
+	serving, err := New(Options{Client: c, Version: "1", Ready: ready}).Connect(ctx, near, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +161,21 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		if text, failed := call(t, c.session, c.tool, c.in); !failed || !strings.Contains(text, c.want) {
 			t.Errorf("%s %v: %v, %s", c.tool, c.in, failed, text)
 		}
+	}
+}
+
+// TestServerThatDoesNotStart checks a server that has ended, and cannot be started again.
+func TestServerThatDoesNotStart(t *testing.T) {
+	session := connectReady(t, nil, func(context.Context) error {
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the server does not start"), "run: harvest doctor")
+	})
+	text, failed := call(t, session, "environment_list", nil)
+	if !failed || text != "error: the server does not start\nnext: run: harvest doctor" {
+		t.Errorf("%v, %s", failed, text)
+	}
+	if _, err := session.ReadResource(t.Context(), &sdk.ReadResourceParams{
+		URI: "harvest://environments"}); err == nil || !strings.Contains(err.Error(), "does not start") {
+		t.Errorf("a resource: %v", err)
 	}
 }
 

@@ -44,6 +44,9 @@ func (s *server) addResources(to *sdk.Server) {
 // resource reads a resource.
 func (s *server) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	uri := req.Params.URI
+	if err := s.ready(ctx); err != nil {
+		return nil, errors.Newf(errors.KindOf(err), "%s", failure(err))
+	}
 	parts := strings.Split(strings.TrimPrefix(uri, scheme), "/")
 	for i := range parts {
 		plain, err := url.PathUnescape(parts[i])

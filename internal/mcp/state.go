@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/git"
@@ -61,7 +59,7 @@ func (restoreIn) arguments() arguments {
 	}
 }
 
-func (s *server) addStates(to *sdk.Server) {
+func (s *server) addStates(to tools) {
 	add(to, "port", "Reach a port",
 		`Make a port of an environment reachable, for the user's browser or a program, and return its address. `+
 			`Start the server first, with run and background: true.`,

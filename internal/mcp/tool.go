@@ -72,8 +72,14 @@ type arguments map[string]string
 // input is the type of a tool's arguments.
 type input interface{ arguments() arguments }
 
+// tools is a server of the protocol, to which tools are added.
+type tools struct {
+	*sdk.Server
+	ready func(ctx context.Context) error
+}
+
 // add adds a tool.
-func add[In input](to *sdk.Server, name, title, description string, k kind,
+func add[In input](to tools, name, title, description string, k kind,
 	call func(ctx context.Context, tell progress, in In) (answer, error)) {
 	destructive, open := k == destroys, name != "read" && name != "list" && name != "search"
 	var zero In
@@ -86,11 +92,15 @@ func add[In input](to *sdk.Server, name, title, description string, k kind,
 			property.Description = text
 		}
 	}
-	sdk.AddTool(to, &sdk.Tool{Name: name, Title: title, Description: description, InputSchema: schema,
+	sdk.AddTool(to.Server, &sdk.Tool{Name: name, Title: title, Description: description, InputSchema: schema,
 		Annotations: &sdk.ToolAnnotations{Title: title, ReadOnlyHint: k == reads, DestructiveHint: &destructive,
 			OpenWorldHint: &open}},
 		func(ctx context.Context, req *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
-			a, err := call(ctx, progressOf(ctx, req), in)
+			var a answer
+			err := to.ready(ctx)
+			if err == nil {
+				a, err = call(ctx, progressOf(ctx, req), in)
+			}
 			if err != nil {
 				a.text, a.failed, a.image = failure(err), true, nil
 			}

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/session/git"
@@ -50,7 +48,7 @@ func (handIn) arguments() arguments {
 	}
 }
 
-func (s *server) addWork(to *sdk.Server) {
+func (s *server) addWork(to tools) {
 	add(to, "diff", "Show the changes",
 		`Show what has changed in an environment since it began, without the user's own uncommitted work: the `+
 			`commits, the changed files and the patch. Long patches come in parts.`,

@@ -81,7 +81,8 @@ func (r *toolsRun) run(ctx context.Context, cmd *cobra.Command) error {
 	defer stop()
 	in := &ending{Reader: r.In, ended: make(chan struct{})}
 	here := &workstation{commands: r.commands, repo: r.repo, server: server, ctx: ctx, forwards: map[string]string{}}
-	tools := mcp.New(mcp.Options{Client: server, Version: release.Version(), Local: here, Sandbox: req, Gone: in.ended})
+	tools := mcp.New(mcp.Options{Client: server, Version: release.Version(), Local: here, Sandbox: req, Gone: in.ended,
+		Ready: here.ready})
 	return errors.Explainf(tools.Run(ctx, &sdk.IOTransport{Reader: io.NopCloser(in), Writer: unclosed{r.Out},
 		MaxLineLength: api.MaxExec}), errors.Unavailable, "the connection to the agent broke")
 }
@@ -115,6 +116,18 @@ type workstation struct {
 
 	mu       sync.Mutex
 	forwards map[string]string // guarded by mu: addresses by sandbox and port
+}
+
+// ready starts the server again if it has ended, as a server in the background does when it is idle.
+func (w *workstation) ready(ctx context.Context) error {
+	if _, err := w.server.Server(ctx); errors.KindOf(err) != errors.Unavailable {
+		return err
+	}
+	again, err := w.Connect(ctx)
+	if err == nil {
+		again.Close()
+	}
+	return err
 }
 
 // Carry implements mcp.Local.

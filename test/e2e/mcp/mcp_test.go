@@ -58,6 +58,7 @@ func TestStory(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "hello.py")); err == nil {
 		t.Error("hand_back has changed the user's files")
 	}
+	h.Must("down") // as a server in the background ends when it is idle
 	states(u, h)
 	u.must("environment_remove", args{"environment": "k"}, "Removed")
 	u.must("environment_list", args{}, "copy: running")
