@@ -70,8 +70,8 @@ func (c *cluster) load(ctx context.Context) error {
 	if err := podimage.Write(&archive, podImage, podimage.Programs(filepath.Join("bin", "programs"))); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(c.programs, "ctr"), "--address", c.containerd, "--namespace", "k8s.io",
-		"images", "import", "-")
+	cmd := exec.CommandContext(ctx, filepath.Join(c.programs, "ctr"), "--address", c.containerd, "--namespace",
+		"k8s.io", "images", "import", "-")
 	cmd.Stdin = &archive
 	out, err := cmd.CombinedOutput()
 	return errors.Wrapf(err, "add the image of pods: %.300s", out)
@@ -90,8 +90,8 @@ func (c *cluster) run(name string) side {
 		pod := fmt.Sprintf("bench-%d", c.count)
 		var out string
 		took, err := timed(name, func() (err error) {
-			out, err = c.kubectl(ctx, "run", pod, "--quiet", "--rm", "--stdin", "--restart=Never", "--image="+pauseImage,
-				"--image-pull-policy=Never", "--env=WHO=me", "--", "echo", "42")
+			out, err = c.kubectl(ctx, "run", pod, "--quiet", "--rm", "--stdin", "--restart=Never",
+				"--image="+pauseImage, "--image-pull-policy=Never", "--env=WHO=me", "--", "echo", "42")
 			return err
 		})
 		if err == nil && !strings.Contains(out, "42") {

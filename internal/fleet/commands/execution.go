@@ -22,8 +22,8 @@ const (
 )
 
 // carriedReason is the reason in the results of commands that ended because their sandbox was carried over.
-const carriedReason = "the sandbox was carried over to a new one with its files, because its engine ended the old one; " +
-	"commands end with that"
+const carriedReason = "the sandbox was carried over to a new one with its files, because its engine ended the old " +
+	"one; commands end with that"
 
 // inputLostReason is the reason in the results of commands that were killed because the rest of their input was lost.
 const inputLostReason = "the rest of its standard input was lost when the server ended, so it was killed"
