@@ -100,8 +100,8 @@ func kubernetesOptions(cfg config.Config, p *parts) kubernetes.Options {
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Reach: kubernetes.Reach(k.Reach),
 		Pod: kubernetes.Pod{Image: k.Image, PullPolicy: k.PullPolicy, PullSecrets: k.PullSecrets,
 			ServiceAccount: k.ServiceAccount, RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass,
-			NodeSelector: map[string]string{}, UserNamespace: k.UserNamespace, CPU: k.CPU, Memory: k.Memory,
-			Cache: k.Cache, Grace: k.Grace,
+			NodeSelector: map[string]string{}, Tolerations: k.Tolerations, UserNamespace: k.UserNamespace,
+			CPU: k.CPU, Memory: k.Memory, Cache: k.Cache, Grace: k.Grace,
 			NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes}}
 	for _, pair := range k.NodeSelector {
 		label, value, _ := strings.Cut(pair, "=")

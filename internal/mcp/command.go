@@ -75,10 +75,11 @@ func (s *server) addCommands(to tools) {
 		changes, s.output)
 }
 
-// shell is the command line of a program that runs command in bash, or in sh.
+// shell is the command line of a program that runs command in bash, or in sh. Both streams are one, as in a terminal:
+// the order of two streams is lost on the way.
 func shell(command string) []string {
-	return []string{"/bin/sh", "-c", `if command -v bash >/dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"`, "sh",
-		command}
+	return []string{"/bin/sh", "-c",
+		`exec 2>&1; if command -v bash >/dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"`, "sh", command}
 }
 
 // commandOf is the inverse of shell, for people.

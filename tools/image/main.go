@@ -23,6 +23,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/podimage"
+	"github.com/RelevanceAI/harvest/tools/roots"
 )
 
 func main() {
@@ -56,7 +57,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case "pod":
 		files = podimage.Programs(filepath.Join(*bin, "programs"))
 	case "server":
-		files = []podimage.File{{Name: "harvest", Path: filepath.Join(*bin, "harvest")}}
+		files = []podimage.File{{Name: "usr/bin/harvest", Path: filepath.Join(*bin, "harvest")},
+			{Name: roots.File, Data: roots.PEM()}}
 	default:
 		return errors.Errorf("there is no image %q: write pod or server", args[0])
 	}

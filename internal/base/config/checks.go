@@ -174,3 +174,8 @@ func filled(want string) func(string) string {
 		return printable(text)
 	}
 }
+
+// taintForm matches taints of Kubernetes' nodes
+// (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/).
+var taintForm = pattern.New(`^[A-Za-z0-9][A-Za-z0-9./_-]{0,316}(=[A-Za-z0-9._-]{0,63})?` +
+	`(:(NoSchedule|PreferNoSchedule|NoExecute))?$`)

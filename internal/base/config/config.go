@@ -236,6 +236,7 @@ type Kubernetes struct {
 	RuntimeClass        string
 	PriorityClass       string
 	NodeSelector        []string // LABEL=VALUE
+	Tolerations         []string // KEY=VALUE:EFFECT; value and effect are optional
 	UserNamespace       bool
 	NodeAddresses       []string      // that Kubernetes does not know
 	CPU                 float64       // requested by each pod, in cores

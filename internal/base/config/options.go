@@ -280,6 +280,16 @@ var options = []option{
 			}
 			return ""
 		}),
+	opt("kubernetes.tolerations",
+		"taints of nodes on which pods may run, as KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT, separated by commas",
+		func(c *Config) *[]string { return &c.Kubernetes.Tolerations }, func(all []string) string {
+			for _, taint := range all {
+				if !taintForm().MatchString(taint) {
+					return "write a taint, such as dedicated=sandboxes:NoSchedule"
+				}
+			}
+			return ""
+		}),
 	opt("kubernetes.user_namespace", "give each pod a user namespace of its own (hostUsers: false)",
 		func(c *Config) *bool { return &c.Kubernetes.UserNamespace }, anything),
 	opt("kubernetes.node_addresses",

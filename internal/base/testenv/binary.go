@@ -56,14 +56,14 @@ var (
 	pod     = program{variable: "HARVEST_TEST_POD", pkg: "./cmd/harvest/pod"}
 	server  = program{variable: "HARVEST_TEST_S3_SERVER", pkg: "./test/stubs/s3server"}
 
-	embedded = program{pkg: "./cmd/harvest/s3"}
+	embedded = program{variable: "HARVEST_TEST_EMBEDDED_S3", pkg: "./cmd/harvest/s3"}
 )
 
 // Programs builds the programs that tests start, for a runner of many tests. It returns the environment that
 // names the binaries. module is the directory of the module. Without long, it leaves out those that only long tests
 // start.
 func Programs(ctx context.Context, module string, cover, long bool) (env []string, err error) {
-	all := []program{harvest, server, racing, keeper, sentry, tools}
+	all := []program{harvest, server, racing, embedded, keeper, sentry, tools}
 	if long {
 		all = append(all, faulty)
 	}
@@ -122,6 +122,13 @@ func ToolsBinary(t testing.TB) string {
 func PodBinary(t testing.TB) string {
 	t.Helper()
 	return pod.path(t)
+}
+
+// EmbeddedS3 returns the path of the program of the embedded S3: embedded.Options.Executable. Tests that are this program
+// themselves contain the server, and so have no race detector.
+func EmbeddedS3(t testing.TB) string {
+	t.Helper()
+	return embedded.path(t)
 }
 
 // S3Server returns the path of the program s3server, which serves a directory as S3.

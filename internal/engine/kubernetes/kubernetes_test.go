@@ -4,11 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/enginetest"
 	"github.com/RelevanceAI/harvest/internal/engine/kubernetes"
@@ -16,13 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/image/imagetest"
 	"github.com/RelevanceAI/harvest/internal/s3/embedded"
-	"github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 )
-
-func TestMain(m *testing.M) {
-	serve.Main(context.Background())
-	os.Exit(m.Run())
-}
 
 // closing closes the volumes with the engine.
 type closing struct {
@@ -42,7 +36,7 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 	}
 	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
 		S3: func(ctx context.Context) (*embedded.Server, error) {
-			return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3")})
+			return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3"), Executable: testenv.EmbeddedS3(t)})
 		},
 		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
 		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t),

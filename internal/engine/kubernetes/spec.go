@@ -49,8 +49,10 @@ type Pod struct {
 	RuntimeClass   string
 	PriorityClass  string
 	NodeSelector   map[string]string
-	Tolerations    []corev1.Toleration
-	UserNamespace  bool // hostUsers: false
+	// Tolerations are taints of nodes on which pods may run, as kubectl taint writes them: KEY, KEY=VALUE, KEY:EFFECT or
+	// KEY=VALUE:EFFECT.
+	Tolerations   []string
+	UserNamespace bool // hostUsers: false
 	// CPU and Memory are what a pod requests of its node, in cores and bytes. The sandbox's limits are the pod's
 	// limits. 0 means the limits.
 	CPU    float64
@@ -89,7 +91,7 @@ func (e *Engine) describe(name, id, account string, limits engine.Limits) (*core
 	spec := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 		ServiceAccountName: o.ServiceAccount, PriorityClassName: o.PriorityClass, NodeSelector: o.NodeSelector,
-		Tolerations: o.Tolerations, TerminationGracePeriodSeconds: &grace,
+		Tolerations: tolerations(o.Tolerations), TerminationGracePeriodSeconds: &grace,
 		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		Containers: []corev1.Container{{Name: containerName, Image: o.Image,
@@ -124,6 +126,21 @@ func (e *Engine) describe(name, id, account string, limits engine.Limits) (*core
 	}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: e.labels(id, account),
 		Annotations: map[string]string{noteSandbox: id}}, Spec: spec}, nil
+}
+
+// tolerations are the tolerations of taints. Without an effect, all effects of a taint are meant.
+func tolerations(taints []string) []corev1.Toleration {
+	var all []corev1.Toleration
+	for _, taint := range taints {
+		rest, effect, _ := strings.Cut(taint, ":")
+		key, value, valued := strings.Cut(rest, "=")
+		t := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffect(effect)}
+		if valued {
+			t.Operator, t.Value = corev1.TolerationOpEqual, value
+		}
+		all = append(all, t)
+	}
+	return all
 }
 
 // labelForm is the form of a label's value (https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/).

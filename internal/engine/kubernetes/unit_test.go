@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,8 @@ func TestExplain(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	e := &Engine{server: "here", opts: Options{Pod: Pod{Image: "pod:1", RuntimeClass: "kata", UserNamespace: true,
-		CPU: 0.5, Memory: 1 << 30, Cache: "/var/cache", NodeSelector: map[string]string{"pool": "a"}}}}
+		CPU: 0.5, Memory: 1 << 30, Cache: "/var/cache", NodeSelector: map[string]string{"pool": "a"},
+		Tolerations: []string{"dedicated=sandboxes:NoSchedule", "spot"}}}}
 	p, err := e.describe("harvest-1", "box-_", "acc", engine.Limits{CPU: 2, Memory: 4 << 30, Disk: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
@@ -77,6 +79,11 @@ func TestDescribe(t *testing.T) {
 	}
 	if got := c.Resources.Requests; got.Memory().Value() != 1<<30 || got.Cpu().MilliValue() != 500 {
 		t.Errorf("requests %v", got)
+	}
+	if got, want := p.Spec.Tolerations, []corev1.Toleration{
+		{Key: "dedicated", Operator: "Equal", Value: "sandboxes", Effect: "NoSchedule"},
+		{Key: "spot", Operator: "Exists"}}; !slices.Equal(got, want) {
+		t.Errorf("tolerations %+v", got)
 	}
 	e.opts.Pod.CPU, e.opts.Pod.Memory = 4, 8<<30 // above the limits
 	if got := e.resources(engine.Limits{CPU: 2, Memory: 1 << 30}).Requests; len(got) > 0 {

@@ -281,21 +281,28 @@ func each(view) bool       { return true }
 
 // saveEach is how often the files that sandboxes write are copied to this machine while they run: what a pod that is
 // lost has written since is lost with it.
-const saveEach = 30 * time.Second
+const (
+	saveEach = 30 * time.Second
+	// idleShare is how many times longer than a round of saves the pause after it is, at least: a copy with many files
+	// takes long to look through.
+	idleShare = 20
+)
 
 // save saves what sandboxes write again and again, until ctx ends.
 func (v *volumes) save(ctx context.Context) {
-	for {
+	for pause := saveEach; ; {
 		select {
 		case <-ctx.Done():
 			v.finish(context.WithoutCancel(ctx))
 			return
-		case <-time.After(saveEach):
+		case <-time.After(pause):
 		}
+		begun := time.Now()
 		if err := v.share(ctx, "", writable); err != nil && ctx.Err() == nil {
 			logf.Warnf(ctx, "the volumes of pods were not saved: %v", err)
 		}
 		v.collect(ctx)
+		pause = max(saveEach, idleShare*time.Since(begun))
 	}
 }
 
@@ -414,6 +421,13 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	id, err := os.ReadFile(filepath.Join(notes, bucketFile))
+	v.mu.Lock()
+	b := v.state[string(id)]
+	v.mu.Unlock()
+	if b != nil {
+		b.syncing.Lock() // no sync stores what is being deleted
+		defer b.syncing.Unlock()
+	}
 	if err := v.local.Delete(ctx, name); err != nil || len(id) == 0 {
 		return err
 	}

@@ -25,9 +25,9 @@ func openVolumes(t *testing.T, dir string) *volumes {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := newVolumes(&Engine{known: map[string]*holding{}}, local, func(ctx context.Context) (*embedded.Server, error) {
-		return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3")})
-	})
+	opts := embedded.Options{Dir: filepath.Join(dir, "s3"), Executable: testenv.EmbeddedS3(t)}
+	v := newVolumes(&Engine{known: map[string]*holding{}}, local,
+		func(ctx context.Context) (*embedded.Server, error) { return embedded.Start(ctx, opts) })
 	t.Cleanup(func() {
 		v.finish(context.WithoutCancel(t.Context()))
 		v.hub.Close()

@@ -14,21 +14,13 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/s3/embedded"
-	"github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 	"github.com/RelevanceAI/harvest/internal/s3/share"
 )
 
-func TestMain(m *testing.M) {
-	serve.Main(context.Background())
-	os.Exit(m.Run())
-}
-
 func hub(t *testing.T) *share.Hub {
 	t.Helper()
-	dir := filepath.Join(testenv.DataDir(t), "s3")
-	h := share.NewHub(func(ctx context.Context) (*embedded.Server, error) {
-		return embedded.Start(ctx, embedded.Options{Dir: dir})
-	})
+	opts := embedded.Options{Dir: filepath.Join(testenv.DataDir(t), "s3"), Executable: testenv.EmbeddedS3(t)}
+	h := share.NewHub(func(ctx context.Context) (*embedded.Server, error) { return embedded.Start(ctx, opts) })
 	t.Cleanup(h.Close)
 	return h
 }
@@ -216,12 +208,13 @@ func TestOtherBuckets(t *testing.T) {
 // TestNoServer has a server that does not start, and starts at the second use.
 func TestNoServer(t *testing.T) {
 	t.Parallel()
-	dir, works := filepath.Join(testenv.DataDir(t), "s3"), false
+	opts := embedded.Options{Dir: filepath.Join(testenv.DataDir(t), "s3"), Executable: testenv.EmbeddedS3(t)}
+	works := false
 	h := share.NewHub(func(ctx context.Context) (*embedded.Server, error) {
 		if !works {
 			return nil, errors.Newf(errors.Unsupported, "no attributes")
 		}
-		return embedded.Start(ctx, embedded.Options{Dir: dir})
+		return embedded.Start(ctx, opts)
 	})
 	t.Cleanup(h.Close)
 	_, bucketErr := h.Bucket(t.Context(), "")

@@ -198,6 +198,26 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// TestEvictedSession evicts the pod of a session between two turns.
+func TestEvictedSession(t *testing.T) {
+	h := newHost(t, nil)
+	project := h.Project()
+	out, stderr, code := h.In(project, "agent", "--agent", "scripted", "--image", "base", "-o", "text", "say hello")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s%s", code, out, stderr)
+	}
+	before := pods(t)[0]
+	evict(t, before)
+	testenv.Eventually(t, "the sandbox is in another pod", func() bool {
+		now := pods(t)
+		return len(now) == 1 && now[0] != before && h.Sandbox(h.Box()).Status == "running"
+	})
+	out, stderr, code = h.In(project, "agent", "--continue", "-o", "text", "/run cat SCRIPTED-AGENT.md")
+	if code != 0 || !strings.Contains(out, "say hello") {
+		t.Errorf("after the eviction, exit code %d: %s%s", code, out, stderr)
+	}
+}
+
 // evict asks Kubernetes to evict a pod (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 func evict(t *testing.T, pod string) {
 	t.Helper()

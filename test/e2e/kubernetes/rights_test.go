@@ -31,9 +31,10 @@ func namespace(t *testing.T, name string) string {
 // asServer returns a configuration with the rights in deploy/kubernetes/rights.yaml alone.
 func asServer(t *testing.T) string {
 	t.Helper()
+	kubeconfig := kubetest.Cluster(t)
 	kubetest.Kubectl(t, "apply", "-f", manifest("rights.yaml"))
 	t.Cleanup(func() { kubetest.Kubectl(t, "delete", "-f", manifest("rights.yaml")) })
-	admin, err := os.ReadFile(kubetest.Cluster(t))
+	admin, err := os.ReadFile(kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}

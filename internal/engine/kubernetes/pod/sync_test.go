@@ -14,15 +14,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/pod"
 	"github.com/RelevanceAI/harvest/internal/s3/embedded"
-	s3server "github.com/RelevanceAI/harvest/internal/s3/embedded/serve"
 	"github.com/RelevanceAI/harvest/internal/s3/share"
 	"github.com/RelevanceAI/harvest/internal/s3/volsync"
 )
-
-func TestMain(m *testing.M) {
-	s3server.Main(context.Background())
-	os.Exit(m.Run())
-}
 
 // hub is the server's side of a volume.
 type hub struct {
@@ -34,9 +28,8 @@ type hub struct {
 func newHub(t *testing.T) hub {
 	t.Helper()
 	dir := testenv.DataDir(t)
-	h := share.NewHub(func(ctx context.Context) (*embedded.Server, error) {
-		return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3")})
-	})
+	opts := embedded.Options{Dir: filepath.Join(dir, "s3"), Executable: testenv.EmbeddedS3(t)}
+	h := share.NewHub(func(ctx context.Context) (*embedded.Server, error) { return embedded.Start(ctx, opts) })
 	t.Cleanup(h.Close)
 	bucket, err := h.Bucket(t.Context(), "")
 	if err != nil {

@@ -25,10 +25,11 @@ import (
 // Dir is the directory of the programs of a sandbox's pod.
 const Dir = "harvest"
 
-// File is a program of an image.
+// File is a file of an image.
 type File struct {
 	Name string // in the image, without a slash at the beginning; its directories are made
-	Path string // on this machine
+	Path string // of a program on this machine; "" for Data
+	Data []byte
 }
 
 // Programs returns the files of a sandbox's pod, whose programs are in a directory of this machine. The first one is
@@ -112,6 +113,15 @@ func pack(w io.Writer, files []File) error {
 }
 
 func packFile(archive *tar.Writer, f File) error {
+	if f.Path == "" {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Mode: 0o644, Size: int64(len(f.Data)),
+			ModTime: time.Unix(0, 0)}
+		if err := archive.WriteHeader(header); err != nil {
+			return errors.Wrapf(err, "write a layer")
+		}
+		_, err := archive.Write(f.Data)
+		return errors.Wrapf(err, "write a layer")
+	}
 	program, err := os.Open(f.Path)
 	if err != nil {
 		return errors.Remedy(errors.Wrapf(err, "open a program"), "build the programs first: make build")
