@@ -23,7 +23,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine/kubernetes/podimage"
-	"github.com/RelevanceAI/harvest/tools/roots"
 )
 
 func main() {
@@ -58,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		files = podimage.Programs(filepath.Join(*bin, "programs"))
 	case "server":
 		files = []podimage.File{{Name: "usr/bin/harvest", Path: filepath.Join(*bin, "harvest")},
-			{Name: roots.File, Data: roots.PEM()}}
+			{Name: rootsFile, Data: roots()}}
 	default:
 		return errors.Errorf("there is no image %q: write pod or server", args[0])
 	}

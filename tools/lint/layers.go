@@ -323,13 +323,12 @@ var rows = []row{
 	{"test/...", []string{"..."}, "whole-run tests drive the built binary"},
 
 	{"tools/coverage", nil, "the gate reads profiles, not packages"},
-	{"tools/roots", nil, "it knows certificates; its callers know images"},
-	{"tools/image", []string{"engine/kubernetes/podimage", "tools/roots"}, "it makes images from the built programs"},
+	{"tools/image", []string{"engine/kubernetes/podimage"}, "it makes images from the built programs"},
 	{"tools/kubernetes", []string{"tools/kubernetes/cluster"}, "the command calls package cluster"},
 	{"tools/kubernetes/...", []string{"engine/kubernetes/podimage"}, "a cluster is made of programs of others"},
 	{"tools/lint", nil, "the rules read files, not packages"},
 	{"tools/testrun", []string{"base/testenv"}, "the runner of tests reads packages, it imports none"},
-	{"tools/release", []string{"tools/roots"}, "a release is made of the built programs; it imports none of their packages"},
+	{"tools/release", nil, "a release is made of the built programs; it imports none of their packages"},
 	{"tools/peers/...", nil, "peers are programs of others; they know nothing of Harvest"},
 	{"tools/bench/...", []string{"..."}, ""},
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/pem"
 	"io"
 	"io/fs"
 	"os"
@@ -13,9 +14,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
 
 	"github.com/RelevanceAI/harvest/client/errors"
-	"github.com/RelevanceAI/harvest/tools/roots"
 )
 
 // image writes a container image for each server platform into one OCI archive.
@@ -73,6 +74,13 @@ func (p *packing) imageOf(on platform, layers ...v1.Layer) (v1.Image, error) {
 
 // baseFiles are the files of the image other than harvest: Mozilla's certificates, and directories.
 func (p *packing) baseFiles() []entry {
+	var roots bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue // a file of certificates cannot say for which chains the root counts
+		}
+		_ = pem.Encode(&roots, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // into memory
+	}
 	entries := []entry{}
 	for _, dir := range []struct {
 		name string
@@ -83,7 +91,7 @@ func (p *packing) baseFiles() []entry {
 		entries = append(entries, entry{name: dir.name, mode: fs.ModeDir | dir.mode})
 	}
 	return append(entries,
-		entry{name: roots.File, mode: 0o644, data: roots.PEM()},
+		entry{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, data: roots.Bytes()},
 		entry{name: "etc/passwd", mode: 0o644, data: []byte("root:x:0:0:root:/root:/usr/bin/harvest\n")},
 		entry{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\n")})
 }

@@ -124,8 +124,8 @@ func PodBinary(t testing.TB) string {
 	return pod.path(t)
 }
 
-// EmbeddedS3 returns the path of the program of the embedded S3: embedded.Options.Executable. Tests that are this program
-// themselves contain the server, and so have no race detector.
+// EmbeddedS3 returns the path of the program of the embedded S3: embedded.Options.Executable. Tests that are this
+// program themselves contain the server, and so have no race detector.
 func EmbeddedS3(t testing.TB) string {
 	t.Helper()
 	return embedded.path(t)

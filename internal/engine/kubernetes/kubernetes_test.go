@@ -36,7 +36,8 @@ func open(t *testing.T, dir string, change ...func(*kubernetes.Options)) closing
 	}
 	opts := kubernetes.Options{Dir: filepath.Join(dir, "kubernetes"), Images: imagetest.Library(t), Volumes: volumes,
 		S3: func(ctx context.Context) (*embedded.Server, error) {
-			return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3"), Executable: testenv.EmbeddedS3(t)})
+			return embedded.Start(ctx, embedded.Options{Dir: filepath.Join(dir, "s3"),
+				Executable: testenv.EmbeddedS3(t)})
 		},
 		Kubeconfig: kubeconfig, Namespace: "default", Reach: kubernetes.Direct,
 		Pod: kubernetes.Pod{Image: kubetest.Image, PullPolicy: "Never", CPU: 0.05, Memory: 64 << 20, Hosts: machine(t),

@@ -49,8 +49,8 @@ type Pod struct {
 	RuntimeClass   string
 	PriorityClass  string
 	NodeSelector   map[string]string
-	// Tolerations are taints of nodes on which pods may run, as kubectl taint writes them: KEY, KEY=VALUE, KEY:EFFECT or
-	// KEY=VALUE:EFFECT.
+	// Tolerations are taints of nodes on which pods may run, as kubectl taint writes them: KEY, KEY=VALUE, KEY:EFFECT
+	// or KEY=VALUE:EFFECT.
 	Tolerations   []string
 	UserNamespace bool // hostUsers: false
 	// CPU and Memory are what a pod requests of its node, in cores and bytes. The sandbox's limits are the pod's

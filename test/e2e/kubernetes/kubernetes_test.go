@@ -212,9 +212,13 @@ func TestEvictedSession(t *testing.T) {
 		now := pods(t)
 		return len(now) == 1 && now[0] != before && h.Sandbox(h.Box()).Status == "running"
 	})
-	out, stderr, code = h.In(project, "agent", "--continue", "-o", "text", "/run cat SCRIPTED-AGENT.md")
-	if code != 0 || !strings.Contains(out, "say hello") {
+	out, stderr, code = h.In(project, "agent", "--continue", "-o", "text", "say goodbye")
+	if code != 0 || !strings.Contains(out, "You said: say goodbye") {
 		t.Errorf("after the eviction, exit code %d: %s%s", code, out, stderr)
+	}
+	diff, stderr, code := h.In(project, "diff")
+	if code != 0 || !strings.Contains(diff, "+- say hello\n+- say goodbye") {
+		t.Errorf("exit code %d: %s%s", code, diff, stderr)
 	}
 }
 

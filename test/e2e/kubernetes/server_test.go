@@ -65,8 +65,8 @@ func deployServer(t *testing.T, dir string) {
 	kubetest.Kubectl(t, "apply", "-f", filepath.Join(made, "server.yaml"))
 }
 
-// onNode changes the manifest for the test's cluster, whose API server listens at the node's loopback address alone, and
-// which has no kube-proxy: the server is in the node's network. Its images are on the node.
+// onNode changes the manifest for the test's cluster, whose API server listens at the node's loopback address alone,
+// and which has no kube-proxy: the server is in the node's network. Its images are on the node.
 func onNode(t *testing.T, text string) string {
 	t.Helper()
 	api, err := url.Parse(kubetest.Kubectl(t, "config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"))
@@ -121,8 +121,8 @@ func copyImages(t *testing.T, disk string) {
 	}
 }
 
-// TestServerInCluster runs the server of deploy/kubernetes/server.yaml, which connects to pods directly. While a sandbox
-// runs, it is replaced.
+// TestServerInCluster runs the server of deploy/kubernetes/server.yaml, which connects to pods directly. While a
+// sandbox runs, it is replaced.
 func TestServerInCluster(t *testing.T) {
 	kubetest.Cluster(t)
 	disk := testenv.DataDir(t)
@@ -151,8 +151,8 @@ func TestServerInCluster(t *testing.T) {
 		t.Errorf("after the server was replaced, the sandbox printed %q", out)
 	}
 	harvest("sandbox", "rm", "one")
-	testenv.Eventually(t, "no pods of sandboxes are left", func() bool {
-		return strings.TrimSpace(kubetest.Kubectl(t, "get", "pods", "-n", "harvest", "-l", "harvest/server", "-o",
+	testenv.Eventually(t, "only warm pods are left", func() bool {
+		return strings.TrimSpace(kubetest.Kubectl(t, "get", "pods", "-n", "harvest", "-l", "harvest/sandbox", "-o",
 			"name")) == ""
 	})
 }

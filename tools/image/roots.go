@@ -1,5 +1,4 @@
-// Package roots has the certificate authorities that images of containers get.
-package roots
+package main
 
 import (
 	"bytes"
@@ -8,11 +7,12 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// File is where programs look for them.
-const File = "etc/ssl/certs/ca-certificates.crt"
+// rootsFile is where programs look for certificate authorities.
+const rootsFile = "etc/ssl/certs/ca-certificates.crt"
 
-// PEM returns Mozilla's authorities, one after the other.
-func PEM() []byte {
+// roots returns Mozilla's certificate authorities, as the image of a release has them: tools/release, a module of its
+// own.
+func roots() []byte {
 	var all bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint != nil {
