@@ -78,7 +78,10 @@ func (waitIn) arguments() arguments {
 	}
 }
 
-func (s *server) addAgents(to tools) {
+// agentTools are the tools that delegate to sessions.
+type agentTools struct{ *server }
+
+func (s agentTools) add(to tools) {
 	add(to, "agent_start", "Start an agent",
 		`Delegate a task to another coding agent, which works alone in its own sandbox with the repository. `+
 			`Returns the ID of its session at once. agent_wait waits for its reply, agent_send sends more, diff and `+
@@ -94,7 +97,7 @@ func (s *server) addAgents(to tools) {
 		reads, s.agentWait)
 }
 
-func (s *server) agentStart(ctx context.Context, tell progress, in startIn) (answer, error) {
+func (s agentTools) agentStart(ctx context.Context, tell progress, in startIn) (answer, error) {
 	if strings.TrimSpace(in.Prompt) == "" {
 		return answer{}, errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "describe the task")
 	}
@@ -119,7 +122,7 @@ func (s *server) agentStart(ctx context.Context, tell progress, in startIn) (ans
 }
 
 // material sets the repository of a session. done removes what was sent.
-func (s *server) material(ctx context.Context, tell progress, in startIn, req *api.SessionRequest) (notes []string,
+func (s agentTools) material(ctx context.Context, tell progress, in startIn, req *api.SessionRequest) (notes []string,
 	done func(), err error) {
 	done = func() {}
 	switch {
@@ -143,7 +146,7 @@ func (s *server) material(ctx context.Context, tell progress, in startIn, req *a
 }
 
 // fromEnvironment makes the branch of an environment the repository of a session.
-func (s *server) fromEnvironment(ctx context.Context, name string, req *api.SessionRequest) error {
+func (s agentTools) fromEnvironment(ctx context.Context, name string, req *api.SessionRequest) error {
 	at, err := s.enter(ctx, name)
 	if err == nil {
 		err = s.save(ctx, at)
@@ -171,7 +174,7 @@ func (s *server) fromEnvironment(ctx context.Context, name string, req *api.Sess
 	return err
 }
 
-func (s *server) agentSend(ctx context.Context, _ progress, in sendIn) (answer, error) {
+func (s agentTools) agentSend(ctx context.Context, _ progress, in sendIn) (answer, error) {
 	if in.Stop {
 		if err := s.Client.StopSession(ctx, in.Session); err != nil && (in.Prompt == "" ||
 			errors.KindOf(err) != errors.Conflict) {
@@ -197,7 +200,7 @@ func (s *server) agentSend(ctx context.Context, _ progress, in sendIn) (answer, 
 // look is the interval at which agent_wait looks at the session.
 const lookEvery = time.Second
 
-func (s *server) agentWait(ctx context.Context, tell progress, in waitIn) (answer, error) {
+func (s agentTools) agentWait(ctx context.Context, tell progress, in waitIn) (answer, error) {
 	limit := in.TimeoutSeconds
 	if limit == 0 {
 		limit = waitLimit
@@ -229,7 +232,7 @@ func (s *server) agentWait(ctx context.Context, tell progress, in waitIn) (answe
 }
 
 // watch reports the work of an agent until ctx ends. Meanwhile the agent's questions wait for an answer.
-func (s *server) watch(ctx context.Context, session string, tell progress) {
+func (s agentTools) watch(ctx context.Context, session string, tell progress) {
 	for e, err := range s.Client.Events(ctx, client.Follow{Stream: session, Tail: -1, Attended: true}) {
 		if err != nil {
 			return
@@ -250,7 +253,7 @@ func (s *server) watch(ctx context.Context, session string, tell progress) {
 }
 
 // replied returns the reply of an agent, or its question, once it waits.
-func (s *server) replied(ctx context.Context, ref string) (a answer, over bool, err error) {
+func (s agentTools) replied(ctx context.Context, ref string) (a answer, over bool, err error) {
 	session, err := s.Client.Session(ctx, ref)
 	if err != nil {
 		return a, false, err
@@ -286,7 +289,7 @@ func (s *server) replied(ctx context.Context, ref string) (a answer, over bool, 
 }
 
 // asked returns the question for which an agent waits; over is false if there is none.
-func (s *server) asked(ctx context.Context, session api.Session) (a answer, over bool, err error) {
+func (s agentTools) asked(ctx context.Context, session api.Session) (a answer, over bool, err error) {
 	items, err := s.Client.Inbox(ctx, false)
 	if err != nil {
 		return a, false, err

@@ -62,7 +62,10 @@ func (outputIn) arguments() arguments {
 	}
 }
 
-func (s *server) addCommands(to tools) {
+// commandTools are the tools that run commands.
+type commandTools struct{ *server }
+
+func (s commandTools) add(to tools) {
 	add(to, "run", "Run a command",
 		`Run a command line in an environment, as in a terminal without input: builds, tests, git, package `+
 			`managers, servers (with background: true). Returns the output of both streams and the exit code. Long `+
@@ -90,7 +93,7 @@ func commandOf(args []string) string {
 	return strings.Join(args, " ")
 }
 
-func (s *server) runCommand(ctx context.Context, tell progress, in runIn) (answer, error) {
+func (s commandTools) runCommand(ctx context.Context, tell progress, in runIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -160,7 +163,7 @@ const alive = 5 * time.Second
 
 // attend follows a command to its end. If the call is cancelled, the command is killed; if its client has gone, the
 // command continues.
-func (s *server) attend(ctx context.Context, at *place, id string, w *window, tell progress) (api.Result, error) {
+func (s commandTools) attend(ctx context.Context, at *place, id string, w *window, tell progress) (api.Result, error) {
 	follow, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	p, err := s.Client.Attach(follow, at.box.ID, id, client.Streams{Stdout: w, Stderr: w, Truncated: w.skip})
@@ -209,7 +212,7 @@ func (s *server) gone() bool {
 // settled is how long a running command must be silent until its output counts as read.
 const settled = 200 * time.Millisecond
 
-func (s *server) output(ctx context.Context, tell progress, in outputIn) (answer, error) {
+func (s commandTools) output(ctx context.Context, tell progress, in outputIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err

@@ -176,7 +176,10 @@ func (removeIn) arguments() arguments {
 	}
 }
 
-func (s *server) addEnvironments(to tools) {
+// environmentTools are the tools that create, list and remove environments.
+type environmentTools struct{ *server }
+
+func (s environmentTools) add(to tools) {
 	add(to, "environment_create", "Create an environment",
 		`Create an environment: an isolated computer with its own files, processes and network, in which commands `+
 			`run without a risk for the user's machine. By default it has the user's current repository, with its `+
@@ -194,7 +197,7 @@ func (s *server) addEnvironments(to tools) {
 		destroys, s.remove)
 }
 
-func (s *server) create(ctx context.Context, tell progress, in createIn) (answer, error) {
+func (s environmentTools) create(ctx context.Context, tell progress, in createIn) (answer, error) {
 	if in.Name != "" {
 		a, ok, err := s.existing(ctx, in.Name)
 		if ok || err != nil {
@@ -232,7 +235,7 @@ func (s *server) create(ctx context.Context, tell progress, in createIn) (answer
 }
 
 // request is the request for the sandbox of a new environment.
-func (s *server) request(in createIn, o *origin) api.SandboxRequest {
+func (s environmentTools) request(in createIn, o *origin) api.SandboxRequest {
 	req := s.Sandbox
 	req.Name, req.SnapshotOnEnd = in.Name, true
 	req.Tags = map[string]string{tagKind: kindOf, tagDir: "/workspace/" + o.name}
@@ -265,7 +268,7 @@ func (s *server) request(in createIn, o *origin) api.SandboxRequest {
 }
 
 // existing continues the environment of this name, if it exists.
-func (s *server) existing(ctx context.Context, name string) (a answer, ok bool, err error) {
+func (s environmentTools) existing(ctx context.Context, name string) (a answer, ok bool, err error) {
 	box, err := s.find(ctx, name)
 	if err != nil || box.ID == "" {
 		return a, false, err
@@ -296,7 +299,7 @@ func (s *server) forget(ctx context.Context, id string) {
 	}
 }
 
-func (s *server) list(ctx context.Context, _ progress, _ listIn) (answer, error) {
+func (s environmentTools) list(ctx context.Context, _ progress, _ listIn) (answer, error) {
 	text, err := s.listText(ctx)
 	return answer{text: text}, err
 }
@@ -341,7 +344,7 @@ func (s *server) listText(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-func (s *server) remove(ctx context.Context, _ progress, in removeIn) (answer, error) {
+func (s environmentTools) remove(ctx context.Context, _ progress, in removeIn) (answer, error) {
 	box, err := s.find(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err

@@ -112,7 +112,10 @@ func (searchIn) arguments() arguments {
 	}
 }
 
-func (s *server) addFiles(to tools) {
+// fileTools are the tools that work with files.
+type fileTools struct{ *server }
+
+func (s fileTools) add(to tools) {
 	add(to, "read", "Read a file",
 		`Read a text file of an environment, or a part of it by lines, or a picture. Long files are cut; the `+
 			`answer says how to read the rest.`,
@@ -158,7 +161,7 @@ func fileError(err error) error {
 	return err
 }
 
-func (s *server) read(ctx context.Context, _ progress, in readIn) (answer, error) {
+func (s fileTools) read(ctx context.Context, _ progress, in readIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -226,7 +229,7 @@ func picture(at *place, name string, data []byte) (answer, error) {
 	return answer{at: at, image: &sdk.ImageContent{Data: data, MIMEType: media}}, nil
 }
 
-func (s *server) write(ctx context.Context, _ progress, in writeIn) (answer, error) {
+func (s fileTools) write(ctx context.Context, _ progress, in writeIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -244,13 +247,13 @@ func (s *server) write(ctx context.Context, _ progress, in writeIn) (answer, err
 }
 
 // put writes a file as the user of the environment's commands does. sum is "", or the checksum that it must have.
-func (s *server) put(ctx context.Context, at *place, name, content, sum string) error {
+func (s fileTools) put(ctx context.Context, at *place, name, content, sum string) error {
 	_, err := s.run(ctx, at.box.ID, script{name: "write", args: []string{at.path(name)}, stdin: content,
 		env: map[string]string{"SUM": sum}})
 	return err
 }
 
-func (s *server) edit(ctx context.Context, _ progress, in editIn) (answer, error) {
+func (s fileTools) edit(ctx context.Context, _ progress, in editIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -294,7 +297,7 @@ func replace(text string, in editIn) (string, int, error) {
 // pageLines is the number of entries in an answer of list and search.
 const pageLines = 200
 
-func (s *server) files(ctx context.Context, _ progress, in findIn) (answer, error) {
+func (s fileTools) files(ctx context.Context, _ progress, in findIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -327,7 +330,7 @@ func (s *server) files(ctx context.Context, _ progress, in findIn) (answer, erro
 	return paged(answer{at: at}, b.String(), in.Offset, "entries of "+dir), nil
 }
 
-func (s *server) search(ctx context.Context, _ progress, in searchIn) (answer, error) {
+func (s fileTools) search(ctx context.Context, _ progress, in searchIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err

@@ -62,7 +62,7 @@ type Work struct {
 	As     string // chosen name; "" means Branch
 }
 
-// server has the tools of one connection.
+// server is one connection: what all its tools share. Each group of tools is a type of its own.
 type server struct {
 	Options
 }
@@ -92,13 +92,13 @@ func New(opts Options) *sdk.Server {
 	out := sdk.NewServer(&sdk.Implementation{Name: "harvest", Title: "Harvest", Version: opts.Version},
 		&sdk.ServerOptions{Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}})
 	to := tools{out, s.ready}
-	s.addEnvironments(to)
-	s.addCommands(to)
-	s.addFiles(to)
-	s.addStates(to)
-	s.addWork(to)
-	s.addAgents(to)
-	s.addResources(out)
+	environmentTools{s}.add(to)
+	commandTools{s}.add(to)
+	fileTools{s}.add(to)
+	stateTools{s}.add(to)
+	workTools{s}.add(to)
+	agentTools{s}.add(to)
+	resources{s}.add(out)
 	s.addPrompts(out)
 	return out
 }

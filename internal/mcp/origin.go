@@ -44,7 +44,7 @@ func (o *origin) described() string {
 }
 
 // origin finds what a new environment begins with.
-func (s *server) origin(ctx context.Context, in createIn) (*origin, error) {
+func (s environmentTools) origin(ctx context.Context, in createIn) (*origin, error) {
 	o := &origin{name: empty, req: api.SessionRequest{Branch: in.Branch}}
 	if err := git.CheckBranch(in.Branch); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (o *origin) clone(address string) error {
 const sent = "/tmp/.harvest-sent"
 
 // begin prepares the working directory of a new environment.
-func (s *server) begin(ctx context.Context, at *place, o *origin) (string, error) {
+func (s environmentTools) begin(ctx context.Context, at *place, o *origin) (string, error) {
 	env := map[string]string{"DIR": at.dir, "WORK": "harvest/" + at.name, "SENT": "", "SHALLOW": "", "PATCH": "",
 		"FROM": "", "ID": rand.Text(), "BRANCH": o.req.Branch, "ORIGIN": o.req.Repo, "NAME": "Agent (Harvest)",
 		"EMAIL": "agent@harvest.invalid", "BY": "", "BYMAIL": ""}

@@ -26,7 +26,10 @@ const (
 // maxResource is the size limit of a resource, in bytes.
 const maxResource = 1 << 20
 
-func (s *server) addResources(to *sdk.Server) {
+// resources are the resources that read what tools name.
+type resources struct{ *server }
+
+func (s resources) add(to *sdk.Server) {
 	to.AddResource(&sdk.Resource{URI: environs, Name: "environments", Title: "Environments", MIMEType: "text/plain",
 		Description: "The environments of the account"}, s.resource)
 	for _, t := range []sdk.ResourceTemplate{
@@ -42,7 +45,7 @@ func (s *server) addResources(to *sdk.Server) {
 }
 
 // resource reads a resource.
-func (s *server) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+func (s resources) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	uri := req.Params.URI
 	if err := s.ready(ctx); err != nil {
 		return nil, errors.Newf(errors.KindOf(err), "%s", failure(err))
@@ -88,7 +91,7 @@ func (s *server) resource(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{content}}, nil
 }
 
-func (s *server) fileResource(ctx context.Context, environment, name string) ([]byte, error) {
+func (s resources) fileResource(ctx context.Context, environment, name string) ([]byte, error) {
 	at, err := s.enter(ctx, environment)
 	if err != nil {
 		return nil, err
@@ -96,7 +99,7 @@ func (s *server) fileResource(ctx context.Context, environment, name string) ([]
 	return s.content(ctx, at, "/"+strings.TrimPrefix(name, "/"), maxResource)
 }
 
-func (s *server) outputResource(ctx context.Context, environment, command string) ([]byte, error) {
+func (s resources) outputResource(ctx context.Context, environment, command string) ([]byte, error) {
 	at, err := s.enter(ctx, environment)
 	if err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func (s *server) outputResource(ctx context.Context, environment, command string
 }
 
 // transcript is the conversation of a session, the end of it if it is long.
-func (s *server) transcript(ctx context.Context, session string) ([]byte, error) {
+func (s resources) transcript(ctx context.Context, session string) ([]byte, error) {
 	messages, err := s.Client.Messages(ctx, session)
 	if err != nil {
 		return nil, err

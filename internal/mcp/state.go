@@ -59,7 +59,10 @@ func (restoreIn) arguments() arguments {
 	}
 }
 
-func (s *server) addStates(to tools) {
+// stateTools are the tools that keep states of environments.
+type stateTools struct{ *server }
+
+func (s stateTools) add(to tools) {
 	add(to, "port", "Reach a port",
 		`Make a port of an environment reachable, for the user's browser or a program, and return its address. `+
 			`Start the server first, with run and background: true.`,
@@ -78,7 +81,7 @@ func (s *server) addStates(to tools) {
 		destroys, s.restore)
 }
 
-func (s *server) port(ctx context.Context, _ progress, in portIn) (answer, error) {
+func (s stateTools) port(ctx context.Context, _ progress, in portIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -107,7 +110,7 @@ func (s *server) port(ctx context.Context, _ progress, in portIn) (answer, error
 		link.Expires.UTC().Format("2006-01-02 15:04 UTC")}}, nil
 }
 
-func (s *server) snapshot(ctx context.Context, tell progress, in snapshotIn) (answer, error) {
+func (s stateTools) snapshot(ctx context.Context, tell progress, in snapshotIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -128,7 +131,7 @@ func (s *server) snapshot(ctx context.Context, tell progress, in snapshotIn) (an
 		`to go back: restore {"environment": %q, "snapshot": %q}`, at.name, name)}}, nil
 }
 
-func (s *server) fork(ctx context.Context, tell progress, in forkIn) (answer, error) {
+func (s stateTools) fork(ctx context.Context, tell progress, in forkIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err
@@ -161,7 +164,7 @@ func (s *server) fork(ctx context.Context, tell progress, in forkIn) (answer, er
 	return answer{at: made, text: fmt.Sprintf("Created the environment %s as a copy of %s.", made.name, at.name)}, nil
 }
 
-func (s *server) restore(ctx context.Context, tell progress, in restoreIn) (answer, error) {
+func (s stateTools) restore(ctx context.Context, tell progress, in restoreIn) (answer, error) {
 	at, err := s.enter(ctx, in.Environment)
 	if err != nil {
 		return answer{}, err

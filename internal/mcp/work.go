@@ -48,7 +48,10 @@ func (handIn) arguments() arguments {
 	}
 }
 
-func (s *server) addWork(to tools) {
+// workTools are the tools that show work and hand it back.
+type workTools struct{ *server }
+
+func (s workTools) add(to tools) {
 	add(to, "diff", "Show the changes",
 		`Show what has changed in an environment since it began, without the user's own uncommitted work: the `+
 			`commits, the changed files and the patch. Long patches come in parts.`,
@@ -60,7 +63,7 @@ func (s *server) addWork(to tools) {
 		changes, s.handBack)
 }
 
-func (s *server) diff(ctx context.Context, _ progress, in diffIn) (answer, error) {
+func (s workTools) diff(ctx context.Context, _ progress, in diffIn) (answer, error) {
 	if in.Session != "" {
 		return s.sessionDiff(ctx, in)
 	}
@@ -96,7 +99,7 @@ func part(a answer, offset, total int) answer {
 	return a
 }
 
-func (s *server) sessionDiff(ctx context.Context, in diffIn) (answer, error) {
+func (s workTools) sessionDiff(ctx context.Context, in diffIn) (answer, error) {
 	work, err := s.Client.SessionDiff(ctx, in.Session, "")
 	if err != nil {
 		return answer{}, err
@@ -111,7 +114,7 @@ func (s *server) sessionDiff(ctx context.Context, in diffIn) (answer, error) {
 	return part(a, offset, len(patch)), nil
 }
 
-func (s *server) handBack(ctx context.Context, tell progress, in handIn) (answer, error) {
+func (s workTools) handBack(ctx context.Context, tell progress, in handIn) (answer, error) {
 	if err := git.CheckBranch(in.Branch); err != nil {
 		return answer{}, err
 	}
@@ -137,7 +140,7 @@ func (s *server) handBack(ctx context.Context, tell progress, in handIn) (answer
 }
 
 // fetch brings the branch of an environment into a local repository.
-func (s *server) fetch(ctx context.Context, at *place, top, as string) (answer, error) {
+func (s workTools) fetch(ctx context.Context, at *place, top, as string) (answer, error) {
 	const file = "/tmp/.harvest-bundle"
 	out, err := s.run(ctx, at.box.ID, script{name: "bundle", env: map[string]string{"DIR": at.dir, "BUNDLE": file,
 		"WHOLE": ""}})
@@ -170,7 +173,7 @@ func (s *server) fetch(ctx context.Context, at *place, top, as string) (answer, 
 func branchOf(at *place) string { return "harvest/" + at.name }
 
 // handed notes that the user has the work up to a commit.
-func (s *server) handed(ctx context.Context, at *place, commit string) error {
+func (s workTools) handed(ctx context.Context, at *place, commit string) error {
 	_, err := s.run(ctx, at.box.ID, script{name: "handed", env: map[string]string{"DIR": at.dir, "COMMIT": commit}})
 	return err
 }
@@ -196,7 +199,7 @@ func (s *server) download(ctx context.Context, at *place, name string) (string, 
 }
 
 // push pushes the branch of an environment to its origin.
-func (s *server) push(ctx context.Context, at *place, in handIn) (answer, error) {
+func (s workTools) push(ctx context.Context, at *place, in handIn) (answer, error) {
 	branch := in.Branch
 	if branch == "" {
 		branch = branchOf(at)
@@ -222,7 +225,7 @@ func (s *server) push(ctx context.Context, at *place, in handIn) (answer, error)
 }
 
 // sessionBack hands back the work of a session.
-func (s *server) sessionBack(ctx context.Context, in handIn) (answer, error) {
+func (s workTools) sessionBack(ctx context.Context, in handIn) (answer, error) {
 	session, err := s.Client.Session(ctx, in.Session)
 	if err != nil {
 		return answer{}, err

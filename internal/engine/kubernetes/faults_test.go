@@ -32,7 +32,7 @@ func kubeconfigOf(t *testing.T, url string) string {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	testenv.WriteFile(t, path, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 		"clusters": [{"name": "c", "cluster": {"server": %q}}], "users": [{"name": "u", "user": {"token": "hush"}}],
-		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "work"}}]}`, url))
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}]}`, url))
 	return path
 }
 
@@ -96,7 +96,7 @@ func TestRefusedConnections(t *testing.T) {
 		}
 		for _, resource := range []string{"attach", "portforward"} {
 			for _, method := range []string{"GET", "POST"} {
-				if !slices.Contains(asked, method+" /api/v1/namespaces/work/pods/harvest-1/"+resource) {
+				if !slices.Contains(asked, method+" /api/v1/namespaces/team/pods/harvest-1/"+resource) {
 					t.Errorf("%s was not tried with %s: %q", resource, method, asked)
 				}
 			}
