@@ -45,6 +45,7 @@ func schemes() (*runtime.Scheme, error) {
 
 // connect reads the configuration. It makes no request yet.
 func connect(opts Options) (*api, error) {
+	silence() // first: what reads the configuration logs too
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = opts.Kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
@@ -68,7 +69,6 @@ func connect(opts Options) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	silence()
 	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.UserAgent = "harvest"

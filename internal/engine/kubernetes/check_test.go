@@ -48,7 +48,7 @@ func clusterFor(t *testing.T, denied []string, refused string) string {
 				return
 			}
 			asked := review.Spec.ResourceAttributes
-			review.Status.Allowed = asked.Namespace == "work" && !slices.Contains(denied, strings.TrimSuffix(asked.Verb+
+			review.Status.Allowed = asked.Namespace == "team" && !slices.Contains(denied, strings.TrimSuffix(asked.Verb+
 				" "+asked.Resource+"/"+asked.Subresource, "/"))
 			if err := json.NewEncoder(w).Encode(review); err != nil {
 				t.Error(err)
@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 		"all is well": {image: "pod:1"},
 		"rights": {denied: []string{"patch pods", "get pods/portforward"}, image: "pod:1", want: map[string]string{
 			"rights to pods":             "may not patch pods; rights.yaml",
-			"rights to pods/portforward": "may not get pods/portforward; namespace work"}},
+			"rights to pods/portforward": "may not get pods/portforward; namespace team"}},
 		"direct": {denied: []string{"create pods/portforward"}, image: "pod:1", reach: Direct},
 		"pod security": {refused: `violates PodSecurity "restricted:latest"`, image: "pod:1", want: map[string]string{
 			"admission of pods": "restricted; enforce=privileged"}},
