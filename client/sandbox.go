@@ -77,6 +77,17 @@ func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRe
 	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req)
 }
 
+// SuspendSandbox suspends a sandbox: its files are kept, and if possible its processes, and its resources are released.
+// The next operation on it wakes it. Conflict: it is in use.
+func (c *Client) SuspendSandbox(ctx context.Context, ref string) (api.Sandbox, error) {
+	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxSuspend, ref), nil, nil)
+}
+
+// WakeSandbox wakes a suspended sandbox.
+func (c *Client) WakeSandbox(ctx context.Context, ref string) (api.Sandbox, error) {
+	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxWake, ref), nil, nil)
+}
+
 // SnapshotSandbox creates an image of a sandbox's files while it runs.
 func (c *Client) SnapshotSandbox(ctx context.Context, ref string, req api.SnapshotRequest) (api.Image, error) {
 	return ask[api.Image](ctx, c, http.MethodPost, api.Path(api.SandboxSnapshot, ref), nil, req)

@@ -21,6 +21,8 @@ const (
 	SandboxTerminal  = "/v1/sandboxes/{id}/terminal" // ?rows=&cols=
 	SandboxPort      = "/v1/sandboxes/{id}/ports/{port}/{path...}"
 	SandboxExtend    = "/v1/sandboxes/{id}/extend"
+	SandboxSuspend   = "/v1/sandboxes/{id}/suspend"
+	SandboxWake      = "/v1/sandboxes/{id}/wake"
 	SandboxSnapshot  = "/v1/sandboxes/{id}/snapshot"
 	SandboxFork      = "/v1/sandboxes/{id}/fork"
 	SandboxSync      = "/v1/sandboxes/{id}/sync"

@@ -36,6 +36,12 @@ type SandboxRequest struct {
 
 	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"`
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
+	// IdleAction is what happens at the idle limit: "end", the default, or "suspend". The next operation on a suspended
+	// sandbox, such as a command or a connection to a port, wakes it.
+	IdleAction string `json:"idle_action,omitempty"`
+	// StartCommand is a program with its arguments that starts with the sandbox, and again when the sandbox wakes
+	// without its processes. It does not keep the sandbox from becoming idle. Everybody who sees the sandbox sees it.
+	StartCommand []string `json:"start_command,omitempty"`
 
 	// SnapshotOnEnd creates an image of the sandbox's files at its end, whatever the cause.
 	SnapshotOnEnd bool `json:"snapshot_on_end,omitempty"`
@@ -119,9 +125,10 @@ type Stage struct {
 
 // Sandbox is a sandbox.
 type Sandbox struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name,omitempty"`
-	Status      string            `json:"status"` // "creating", "running", "stopping", "terminated", "failed" or "lost"
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+	// Status is "creating", "running", "suspended", "stopping", "terminated", "failed" or "lost".
+	Status      string            `json:"status"`
 	Reason      string            `json:"reason,omitempty"`
 	FailedStage string            `json:"failed_stage,omitempty"`
 	OutOfMemory bool              `json:"out_of_memory,omitempty"`
@@ -146,9 +153,13 @@ type Sandbox struct {
 	Created            time.Time  `json:"created_at"`
 	Started            time.Time  `json:"started_at,omitzero"`
 	Ended              time.Time  `json:"ended_at,omitzero"`
-	Expires            time.Time  `json:"expires_at"`
+	Expires            time.Time  `json:"expires_at"` // while it is suspended: as of Suspended; the rest passes later
 	LastUsed           time.Time  `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64    `json:"idle_timeout_seconds,omitempty"`
+	IdleAction         string     `json:"idle_action,omitempty"` // "suspend", or "" for the end
+	StartCommand       []string   `json:"start_command,omitempty"`
+	Suspended          time.Time  `json:"suspended_at,omitzero"`       // while it is suspended
+	SuspendedSeconds   float64    `json:"suspended_seconds,omitempty"` // of earlier suspensions
 	CostUSD            float64    `json:"cost_usd"`
 	Denials            []Denial   `json:"denials,omitempty"` // last denials of its network policy, oldest first
 	SnapshotOnEnd      bool       `json:"snapshot_on_end,omitempty"`
@@ -233,6 +244,6 @@ type ForkRequest struct {
 
 // ExtendRequest is the body of POST /v1/sandboxes/{id}/extend; 0 leaves a limit unchanged.
 type ExtendRequest struct {
-	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"` // from now
+	TimeoutSeconds     float64 `json:"timeout_seconds,omitempty"` // from now, or from when the sandbox wakes
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
 }

@@ -123,5 +123,5 @@ func (c commands) endSandboxes(ctx context.Context) error {
 	for i, s := range all {
 		refs[i] = s.ID
 	}
-	return cli.RemoveEach(refs, func(ref string) error { return server.DestroyAnySandbox(ctx, ref) })
+	return cli.Each(refs, "ended", func(ref string) error { return server.DestroyAnySandbox(ctx, ref) })
 }

@@ -403,6 +403,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) fl
 		Prices: reserve.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
 			GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   spec.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
+		Suspended:  cfg.SuspendedTimeout,
 		UsageEvery: cfg.UsageInterval,
 		Boots:      cfg.Boots,
 		Warm:       cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),

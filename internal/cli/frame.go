@@ -69,7 +69,7 @@ func (c *CLI) Removal(cmd *cobra.Command, what string, remove func(ctx context.C
 	cmd.Aliases = []string{"remove"}
 	cmd.Args = Args(1, -1, what)
 	cmd.RunE = c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
-		return RemoveEach(args, func(ref string) error { return remove(ctx, server, ref) })
+		return Each(args, "removed", func(ref string) error { return remove(ctx, server, ref) })
 	})
 	return cmd
 }
@@ -94,19 +94,19 @@ func (c *CLI) RemovalOrAll(cmd *cobra.Command, what, allText string,
 			if err != nil {
 				return err
 			}
-			return RemoveEach(refs, func(ref string) error { return remove(ctx, server, ref) })
+			return Each(refs, "removed", func(ref string) error { return remove(ctx, server, ref) })
 		})(cmd, args)
 	}
 	return cmd
 }
 
-// RemoveEach removes every ref, even if one fails. It returns the first failure. If several
-// fail, its text has their number.
-func RemoveEach(refs []string, remove func(ref string) error) error {
+// Each calls do for every ref, even if one fails. It returns the first failure. If several fail,
+// its text has their number, and says that they could not be done: "removed", for example.
+func Each(refs []string, done string, do func(ref string) error) error {
 	var first error
 	failed := 0
 	for _, ref := range refs {
-		if err := remove(ref); err != nil {
+		if err := do(ref); err != nil {
 			failed++
 			if first == nil {
 				first = err
@@ -114,8 +114,8 @@ func RemoveEach(refs []string, remove func(ref string) error) error {
 		}
 	}
 	if failed > 1 {
-		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed; the first: %s", failed,
-			len(refs), errors.Message(first))
+		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be %s; the first: %s", failed,
+			len(refs), done, errors.Message(first))
 	}
 	return first
 }

@@ -343,6 +343,14 @@ type Checkpointer interface {
 	Checkpoint(ctx context.Context, dir string) error
 }
 
+// Described is a sandbox from which its Spec can be read, to create another one like it.
+type Described interface {
+	// Spec returns the Spec from which the sandbox was made, with its environment, which may have secrets. Image,
+	// Network and Limits are those of its beginning. Kinds: Conflict (it has ended), Unsupported (an earlier version
+	// of Harvest made it, and did not keep the Spec).
+	Spec(ctx context.Context) (Spec, error)
+}
+
 // Rooted is a Snapshotter that holds the file of its root file system. The image may no longer hold that file,
 // because it can be rebuilt while the sandbox runs.
 type Rooted interface {

@@ -80,6 +80,9 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, carried func()) {
 	}
 	fault.Point("sandbox.carried")
 	old := box.Handle()
+	if f.caps.Usage {
+		e.meter.Renew(ctx)
+	}
 	if !f.adopt(ctx, e, next) { // it was destroyed meanwhile
 		f.leftovers.Discard(ctx, e.id, next.Handle(), next)
 		return

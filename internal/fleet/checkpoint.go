@@ -88,6 +88,6 @@ func (f *Fleet) noCheckpoints() error {
 func (f *Fleet) describe(e *entry, c *checkpoint.Checkpoint) {
 	sb := f.current(e)
 	sb.Stages, sb.Denials = []record.Stage{}, nil
-	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife)
+	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Life(), f.opts.Timeouts.MaxLife)
 	c.CommandLimits, c.Background = e.commands.Limits(sb.Started)
 }

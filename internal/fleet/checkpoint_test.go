@@ -59,6 +59,9 @@ func (w *world) reopen(t *testing.T, f *fleet.Fleet) *fleet.Fleet {
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.stub.mu.Lock()
+	w.uses = map[string]int{} // a process that ends uses nothing
+	w.stub.mu.Unlock()
 	return w.open(t)
 }
 

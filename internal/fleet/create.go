@@ -105,8 +105,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		Borrows: borrows, PerTurn: p.PerTurn, Network: p.Network, Ports: p.Ports,
 		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
-		IdleTimeoutSeconds: p.Idle.Seconds(),
-		Stages:             []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
+		IdleTimeoutSeconds: p.Idle.Seconds(), IdleAction: p.IdleAction, StartCommand: p.StartCommand,
+		Stages: []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.ReservedCPU, p.ReservedMemory)
 	e.loan.LendNow(true) // until its creator says otherwise
 	if ctx.Err() != nil {
@@ -116,7 +116,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e.save.Lock() // until it is recorded, no other goroutine writes it
 	defer e.save.Unlock()
 	f.mu.Lock()
-	err := f.checkQuotas(account, p)
+	err := f.checkQuotas(account, p, nil)
 	if err == nil {
 		f.live[e.record.ID] = e
 		f.created++
@@ -164,8 +164,9 @@ func (f *Fleet) saveCommands(ctx context.Context, e *entry) {
 	}
 }
 
-// checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
-func (f *Fleet) checkQuotas(account string, p plan) error {
+// checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. wakes is the
+// suspended sandbox that is to reserve again, nil for a new one. f.mu is held.
+func (f *Fleet) checkQuotas(account string, p plan, wakes *entry) error {
 	if record.Internal(account) {
 		return nil
 	}
@@ -177,7 +178,12 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 		if p.Name != "" && e.record.Name == p.Name {
 			return record.NameTaken(p.Name)
 		}
-		inUse.Add(e.cpu, e.memory)
+		switch {
+		case e.reserves():
+			inUse.Add(e.cpu, e.memory)
+		case e != wakes:
+			inUse.Sandboxes++ // what is kept of it needs the disk
+		}
 	}
 	return f.opts.Quotas.Admit(inUse, p.ReservedCPU, p.ReservedMemory)
 }
@@ -253,14 +259,27 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		return err
 	}
 	fault.Point("sandbox.made")
-	if borrows {
-		java := cmp.Or(p.Env["JAVA_HOME"], img.Config.Env["JAVA_HOME"])
+	if err := begin(ctx, f, e, box, p.Env, img); err != nil {
+		f.leftovers.Discard(ctx, e.id, box.Handle(), box)
+		return err
+	}
+	return f.ready(ctx, e, p, box, warm)
+}
+
+// begin runs the last stages of a new box: programs in it trust the authority of borrowed credentials, and the start
+// command runs. env is the environment of its commands, over that of img.
+func begin(ctx context.Context, f *Fleet, e *entry, box engine.Sandbox, env map[string]string, img image.Image) error {
+	sb := f.current(e)
+	if sb.MayBorrow() {
+		java := cmp.Or(env["JAVA_HOME"], img.Config.Env["JAVA_HOME"])
 		if err := f.stage(e, "trust", func() error { return e.loan.Install(ctx, box, java) }); err != nil {
-			f.leftovers.Discard(ctx, e.id, box.Handle(), box)
 			return err
 		}
 	}
-	return f.ready(ctx, e, p, box, warm)
+	if len(sb.StartCommand) == 0 {
+		return nil
+	}
+	return f.stage(e, "start command", func() error { return start(ctx, f, e, box) })
 }
 
 // ready marks the sandbox as running. If its creation was canceled meanwhile, the sandbox is destroyed.
@@ -269,7 +288,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		if ctx.Err() != nil {
 			return errors.Stage(context.Cause(ctx), "ready")
 		}
-		e.box, e.cancel = box, nil
+		e.box, e.cancel, e.up = box, nil, time.Now()
 		if warm {
 			f.warmUsed++
 		}

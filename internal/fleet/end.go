@@ -45,7 +45,7 @@ func (f *Fleet) end(ctx context.Context, e *entry, why, reason string) error {
 	box := e.box
 	f.mu.Unlock()
 	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
-		if err := sb.RequireStatus(record.Running, record.Lost); err != nil {
+		if err := sb.RequireStatus(record.Running, record.Lost, record.Suspended); err != nil {
 			return err // another call ends it, or it has ended
 		}
 		sb.Status, sb.Reason, sb.End = record.Stopping, reason, why
@@ -89,6 +89,7 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	fault.Point("sandbox.released")
 	e.files.End(ctx)
 	e.files.UnmountEnding(ctx)
+	forget(ctx, f, e)
 	f.finish(ctx, e, err, func(sb *record.Sandbox) error {
 		if err := sb.RequireStatus(record.Stopping); err != nil {
 			return err
@@ -166,6 +167,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		e.files.Quiet(ctx)
 		f.leftovers.Discard(ctx, e.id, h, box)
 		f.saveLater(ctx, e)
+		forget(ctx, f, e)
 	}
 }
 
@@ -268,5 +270,6 @@ func (f *Fleet) gone(ctx context.Context, e *entry) {
 	}, record.EventTerminated)
 	if finished {
 		f.saveLater(ctx, e)
+		forget(ctx, f, e)
 	}
 }

@@ -32,10 +32,10 @@ func (f *Fleet) SetTags(ctx context.Context, account, ref string,
 		return record.Sandbox{}, err
 	}
 	if e == nil {
-		return record.Sandbox{}, sb.RequireStatus(record.Creating, record.Running, record.Lost)
+		return record.Sandbox{}, sb.RequireStatus(record.Creating, record.Running, record.Lost, record.Suspended)
 	}
 	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
-		if err := r.RequireStatus(record.Creating, record.Running, record.Lost); err != nil {
+		if err := r.RequireStatus(record.Creating, record.Running, record.Lost, record.Suspended); err != nil {
 			return err
 		}
 		if r.Tags == nil {

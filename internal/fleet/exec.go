@@ -38,25 +38,22 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		commands.Options{Limit: limit, Detach: req.Detach, Background: req.Background})
 }
 
-// enter begins an activity in a running sandbox. The activity keeps the sandbox from becoming idle until leave is
-// called.
+// enter begins an activity in a running sandbox. It wakes a suspended one first. The activity keeps the sandbox from
+// becoming idle until leave is called.
 func (f *Fleet) enter(ctx context.Context, account,
 	ref string) (e *entry, box engine.Sandbox, leave func(), err error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if e != nil {
-		if err := e.carry.Wait(ctx, e.id); err != nil {
-			return nil, nil, nil, err
-		}
+	if e == nil {
+		return nil, nil, nil, sb.RequireStatus(record.Running)
 	}
-	f.mu.Lock()
+	if err := settled(ctx, f, e, true); err != nil {
+		return nil, nil, nil, err
+	}
 	defer f.mu.Unlock()
-	if e != nil {
-		sb = e.record
-	}
-	if err := sb.RequireStatus(record.Running); err != nil {
+	if err := e.record.RequireStatus(record.Running); err != nil {
 		return nil, nil, nil, err
 	}
 	e.commands.Enter()

@@ -86,6 +86,9 @@ type entry struct {
 	endErr   error                   // of Destroy
 	watched  engine.Sandbox          // sandbox whose end is awaited
 	undo     func()                  // removes its new resources if it never becomes ready; may be nil
+	own      map[string]func()       // releases the images in record.Suspension, by their IDs
+	waking   *waking                 // nil unless the suspended sandbox is being woken
+	up       time.Time               // when it was ready, or woke
 	expires  moment                  // record.Expires, as the reaper tracks it
 	used     moment                  // record.LastUsed, as the reaper tracks it
 	network  sync.Mutex              // held while the network is changed; taken before save
@@ -324,7 +327,7 @@ func (f *Fleet) current(e *entry) record.Sandbox {
 func (f *Fleet) snapshot(e *entry) record.Sandbox {
 	sb := e.record.Clone()
 	if !sb.Started.IsZero() && sb.Ended.IsZero() {
-		sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, time.Since(sb.Started))
+		sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, sb.Ran(time.Now()))
 	}
 	sb.Commands = e.commands.Records()
 	return sb
@@ -371,8 +374,9 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 			return err
 		}
 		sb.Ended = f.now()
+		sb.Woken(sb.Ended)
 		if !sb.Started.IsZero() {
-			sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, sb.Ended.Sub(sb.Started))
+			sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, sb.Ran(sb.Ended))
 		}
 		return nil
 	}, events...)
@@ -413,10 +417,14 @@ func (f *Fleet) Stats() Stats {
 	s.Warm, s.Prepared = f.pool.Counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
-		s.CPU += e.cpu
-		s.Memory += e.memory
+		if e.reserves() {
+			s.CPU += e.cpu
+			s.Memory += e.memory
+		}
 		s.Commands += e.commands.Len()
-		s.Used.Memory += e.meter.Memory()
+		if e.reserves() {
+			s.Used.Memory += e.meter.Memory()
+		}
 	}
 	return s
 }

@@ -133,7 +133,8 @@ func (f *Fleet) denied(e *entry, d engine.Denial) {
 }
 
 // Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. An
-// open connection keeps the sandbox from becoming idle. The end of ctx aborts only the connection attempt. Kinds:
+// open connection keeps the sandbox from becoming idle. Dial waits for the start command of a sandbox that has just
+// started or woken. The end of ctx aborts only the connection attempt. Kinds:
 // Invalid, Unsupported, NotFound, Conflict and Gone (it does not run), Unavailable (no process listens).
 func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Conn, error) {
 	if err := f.begin(); err != nil {
@@ -145,7 +146,7 @@ func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Co
 	if err := p.Err(); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}
-	_, box, leave, err := f.enter(ctx, account, ref)
+	e, box, leave, err := f.enter(ctx, account, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +157,9 @@ func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Co
 			f.opts.Engine.Name())
 	}
 	c, err := dialer.Dial(ctx, port)
+	for errors.Is(err, errors.Unavailable) && starting(f, e) && ctx.Err() == nil && f.pause(startingPause) {
+		c, err = dialer.Dial(ctx, port)
+	}
 	if err != nil {
 		leave()
 		return nil, errors.Stage(err, "connect")

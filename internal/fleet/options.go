@@ -52,6 +52,7 @@ type Options struct {
 
 	Capture   int           // bytes of each stream that a Result keeps: 4 MiB
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
+	Suspended time.Duration // how long a sandbox may be suspended, until it ends: 30 days
 	Machine   spec.Machine  // upper bounds for requests: this machine
 
 	// Clock returns the time for records and lifetimes: the system clock.
@@ -63,7 +64,7 @@ type Options struct {
 // Stats of a Fleet.
 type Stats struct {
 	Sandboxes map[record.Status]int `json:"sandboxes"` // sandboxes that have not ended, by status
-	CPU       float64               `json:"cpu"`       // reserved by them
+	CPU       float64               `json:"cpu"`       // reserved by those that are not suspended
 	Memory    int64                 `json:"memory_bytes"`
 	Commands  int                   `json:"commands"` // running
 	Warm      int                   `json:"warm"`     // booted and waiting
@@ -94,12 +95,14 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Capture = cmp.Or(o.Capture, 4<<20)
 	o.Retention = cmp.Or(o.Retention, 30*24*time.Hour)
+	o.Suspended = cmp.Or(o.Suspended, 30*24*time.Hour)
 	o.UsageEvery = cmp.Or(o.UsageEvery, 5*time.Second)
 	o.Machine.CheckLimits(&p, o.Defaults)
 	o.Quotas.Check(&p)
 	o.Prices.Check(&p)
 	o.Timeouts.Check(&p)
-	p.Require(o.Timeouts.Grace > 0 && o.Retention > 0 && o.UsageEvery > 0 && o.Capture > 0 && o.Warm >= 0,
-		"the grace period, the retention, the time between samples, the capture and the warm pool must not be negative")
+	p.Require(o.Timeouts.Grace > 0 && o.Retention > 0 && o.Suspended > 0 && o.UsageEvery > 0 && o.Capture > 0 &&
+		o.Warm >= 0, "the grace period, the retention, the longest suspension, the time between samples, the capture and "+
+		"the warm pool must not be negative")
 	return o, p.Err()
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
+	"github.com/RelevanceAI/harvest/internal/fleet/record"
 )
 
 // Member is a sandbox in a private network.
@@ -30,6 +31,9 @@ func (f *Fleet) Join(ctx context.Context, account string, members []Member) erro
 	}
 	var all []joined
 	for _, m := range members {
+		if sb, err := f.Get(ctx, account, m.ID); err == nil && sb.Status == record.Suspended {
+			continue // this is no reason to wake it
+		}
 		_, box, leave, err := f.enter(ctx, account, m.ID)
 		switch errors.KindOf(err) {
 		case errors.NotFound, errors.Conflict, errors.Gone:

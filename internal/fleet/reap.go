@@ -54,7 +54,7 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	var over []overdue
 	f.mu.Lock()
 	for _, e := range f.live {
-		left, end, reason := e.left(at, time.Now())
+		left, end, reason := e.left(at, time.Now(), f.opts.Suspended)
 		switch {
 		case end == "":
 		case left <= 0:
@@ -66,6 +66,10 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	f.mu.Unlock()
 	for _, o := range over {
 		f.tasks.Go(func() {
+			if o.end == record.EndIdle && f.current(o.e).IdleAction == spec.IdleSuspend {
+				suspendIdle(f, o.e)
+				return
+			}
 			if err := f.end(context.WithoutCancel(f.ctx), o.e, o.end, o.reason); err != nil {
 				logf.Errorf(logf.With(f.ctx, "sandbox_id", o.e.id), "end an overdue sandbox: %v", err)
 			}
@@ -74,17 +78,23 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	return nap
 }
 
-// left returns the time until e must end, and the reason; end is "" if e need not end. Both the clock and the elapsed
+// left returns the time until e must end or be suspended, and the reason; end is "" if there is none. longest is how
+// long it may be suspended. Both the clock and the elapsed
 // time count, and the earlier end wins: setting the clock back does not prolong a lifetime. at is the current time of
 // the clock. Fleet.mu is held.
-func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason string) {
+func (e *entry) left(at, lived time.Time, longest time.Duration) (left time.Duration, end, reason string) {
 	sb := e.record
+	if sb.Status == record.Suspended && e.waking == nil {
+		return e.expires.until(sb.Suspended.Add(longest), at, lived), record.EndLifetime,
+			fmt.Sprintf("it was suspended for %s", longest)
+	}
 	if sb.Status != record.Running && sb.Status != record.Lost {
 		return 0, "", ""
 	}
 	left, end, reason = e.expires.until(sb.Expires, at, lived), record.EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
-	if idle > 0 && !e.commands.Busy() && sb.Status == record.Running && sb.Account != record.SpareAccount {
+	rests := idle > 0 && !e.commands.Busy() && !e.carry.UnderWay()
+	if rests && sb.Status == record.Running && sb.Account != record.SpareAccount {
 		if rest := e.used.until(sb.LastUsed, at, lived) + idle; rest < left {
 			left, end, reason = rest, record.EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}
@@ -117,7 +127,8 @@ func (f *Fleet) prune() {
 	}
 }
 
-// Extend sets the sandbox's lifetime to timeout from now and its idle limit to idle. 0 leaves a value unchanged.
+// Extend sets the sandbox's lifetime to timeout from now, or from when it wakes, and its idle limit to idle. 0 leaves a
+// value unchanged.
 func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle time.Duration) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return record.Sandbox{}, err
@@ -143,12 +154,17 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		return record.Sandbox{}, err
 	}
 	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
-		if err := r.RequireStatus(record.Running); err != nil {
+		if err := r.RequireStatus(record.Running, record.Suspended); err != nil {
 			return err
 		}
-		r.LastUsed = f.now()
-		if timeout > 0 {
-			r.Expires = f.fit(e.box, r.LastUsed.Add(timeout), r.SnapshotOnEnd)
+		switch {
+		case r.Status == record.Suspended && timeout > 0:
+			r.Expires = r.Suspended.Add(timeout) // it passes from when the sandbox wakes
+		case timeout > 0:
+			r.Expires = f.fit(e.box, f.now().Add(timeout), r.SnapshotOnEnd)
+		}
+		if r.Status == record.Running {
+			r.LastUsed = f.now()
 		}
 		if idle > 0 {
 			r.IdleTimeoutSeconds = idle.Seconds()

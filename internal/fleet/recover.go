@@ -37,14 +37,15 @@ func (f *Fleet) recover(ctx context.Context) error {
 	for _, sb := range records {
 		e := f.newEntry(sb, cmp.Or(sb.Limits.CPU, f.opts.Defaults.CPU),
 			cmp.Or(sb.Limits.Memory, f.opts.Defaults.Memory))
-		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) ||
-			next != engine.Handle{}) {
+		h, next := e.record.Handle, exists[sb.ID]
+		if sb.Status != record.Suspended && !there[h] && (h == (engine.Handle{}) || next != engine.Handle{}) {
 			e.record.Handle = next // its creation or carry-over was interrupted
 		}
 		f.live[sb.ID] = e
 		entries = append(entries, e)
 	}
 	f.keepSecrets(ctx, entries)
+	sweepKept(ctx, f, entries)
 	var g errgroup.Group
 	g.SetLimit(recoverAtOnce)
 	for _, h := range handles {
@@ -70,11 +71,11 @@ func (f *Fleet) recover(ctx context.Context) error {
 	return errors.Wrapf(f.opts.Mounts.Recover(ctx, f.lives), "adopt the mounts of S3")
 }
 
-// lives reports whether a sandbox has not ended.
+// lives reports whether a sandbox has not ended, and is not suspended.
 func (f *Fleet) lives(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.live[id] != nil
+	return f.live[id] != nil && f.live[id].record.Status != record.Suspended
 }
 
 // keepSecrets keeps the values of secrets redacted that sandboxes and checkpoints still use, and releases all others.
@@ -87,7 +88,7 @@ func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 		borrowers[id] = true
 	}
 	for _, e := range entries {
-		if len(e.record.Secrets) > 0 {
+		if len(e.record.Secrets) > 0 || e.record.Status == record.Suspended {
 			borrowers[e.id] = true
 			f.returnSecrets(e)
 		}
@@ -121,6 +122,8 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			return
 		}
 		f.halt(e, nil)
+	case record.Suspended:
+		f.keep(ctx, e)
 	case record.Running, record.Lost:
 		f.keep(ctx, e)
 		box, err := f.opts.Engine.Open(ctx, sb.Handle)
@@ -148,9 +151,15 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 
 // keep marks the image and the volumes of the sandbox as used again.
 func (f *Fleet) keep(ctx context.Context, e *entry) {
-	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
+	var errs []error
+	if e.record.ImageID != e.record.Suspension.Base {
+		errs = append(errs, f.use(e, f.opts.Engine.Images(), e.record.ImageID))
+	}
 	for _, m := range e.record.Volumes {
 		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.Holder()), m.Name)))
+	}
+	for _, id := range []string{e.record.Suspension.Base, e.record.Suspension.Image} {
+		errs = append(errs, useOwn(f, e, id))
 	}
 	if err := errors.Join(errs...); err != nil {
 		logf.Warnf(ctx, "what the sandbox uses: %v", err)

@@ -88,10 +88,14 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	defer cancel()
 	var img image.Image
 	var err error
-	if box == nil {
+	suspended := sb.Handle == (engine.Handle{}) && sb.Suspension.Image != ""
+	switch {
+	case suspended:
+		img.ID = sb.Suspension.Image
+	case box == nil:
 		box, err = f.opts.Engine.Open(ctx, sb.Handle)
 	}
-	if err == nil {
+	if err == nil && !suspended {
 		img, err = f.images.Snapshot(ctx, sb, box, "", "")
 	}
 	if err != nil {

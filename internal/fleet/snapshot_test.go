@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -44,7 +45,25 @@ func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image
 	}
 	img := image.Image{ID: "img_" + text.String(), Names: opts.Names, Spec: image.Spec{Parent: parent.ID},
 		Snapshot: &image.Snapshot{Path: opts.Path, Lineage: []image.Origin{{Image: parent.ID, Sandbox: opts.Sandbox}}}}
+	i.s.mu.Lock()
+	if i.s.library {
+		i.s.count++
+		img.ID += fmt.Sprint(i.s.count)
+		i.s.others = append(i.s.others, img)
+	}
+	i.s.mu.Unlock()
 	return img, i.s.called(ctx, "keep")
+}
+
+// Delete deletes an image of a library.
+func (i stubImages) Delete(_ context.Context, id string) error {
+	i.s.mu.Lock()
+	defer i.s.mu.Unlock()
+	if i.s.uses[id] > 0 {
+		return errors.Newf(errors.Conflict, "the image %s is in use", id)
+	}
+	i.s.others = slices.DeleteFunc(i.s.others, func(img image.Image) bool { return img.ID == id })
+	return nil
 }
 
 func (b *box) Snapshot(ctx context.Context, path string, w io.Writer) error {

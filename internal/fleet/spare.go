@@ -49,7 +49,7 @@ func (f *Fleet) adoptSpare(ctx context.Context, e *entry,
 		err = errors.Newf(errors.Conflict, "sandbox %s was not made ahead", e.id)
 	}
 	if err == nil {
-		err = f.checkQuotas(before.Owner, plan{Plan: spec.Plan{ReservedCPU: e.cpu, ReservedMemory: e.memory}})
+		err = f.checkQuotas(before.Owner, plan{Plan: spec.Plan{ReservedCPU: e.cpu, ReservedMemory: e.memory}}, nil)
 	}
 	if err != nil {
 		f.mu.Unlock()

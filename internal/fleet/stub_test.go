@@ -42,6 +42,7 @@ type stub struct {
 	uses     map[string]int           // names of images and volumes that are in use
 	builds   int                      // of the base image
 	others   []image.Image            // besides the base image
+	library  bool                     // snapshots are kept, each with an ID of its own
 	absent   bool                     // the base image has to be built
 	faults   map[string][]error       // errors of the next calls, by name of the call
 	hooks    map[string]func()        // run during the call
@@ -132,7 +133,9 @@ func (s *stub) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, er
 	s.mu.Lock()
 	s.specs = append(s.specs, spec)
 	s.mu.Unlock()
-	return s.add(engine.Handle{ID: spec.ID}), nil
+	b := s.add(engine.Handle{ID: spec.ID})
+	b.spec = spec
+	return b, nil
 }
 
 func (s *stub) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error) {
@@ -146,8 +149,9 @@ func (s *stub) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error
 		return nil, errors.Newf(errors.NotFound, "there is no %s", h.Ref)
 	}
 	// A new connection to the same sandbox.
-	b := &box{s: s, handle: old.handle, made: old.made, ended: old.ended, end: old.end, broken: make(chan struct{}),
-		procs: old.procs, net: old.net}
+	b := &box{s: s, handle: old.handle, spec: old.spec, made: old.made, ended: old.ended, end: old.end,
+		broken: make(chan struct{}),
+		procs:  old.procs, net: old.net}
 	s.boxes[h.Ref] = b
 	return b, nil
 }
@@ -214,7 +218,7 @@ func (w stubWarm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	}
 	w.b.s.mu.Lock()
 	defer w.b.s.mu.Unlock()
-	w.b.handle.ID = spec.ID
+	w.b.handle.ID, w.b.spec = spec.ID, spec
 	w.b.s.specs = append(w.b.s.specs, spec)
 	return w.b, nil
 }
@@ -223,6 +227,7 @@ func (w stubWarm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 type box struct {
 	s      *stub
 	handle engine.Handle
+	spec   engine.Spec
 	made   time.Time
 	ended  chan struct{}
 	broken chan struct{} // closed when the connection to it breaks

@@ -131,7 +131,8 @@ func (l *Library) candidates(ctx context.Context, named bool) (found []candidate
 			}
 			return nil, 0, errors.Wrapf(err, "measure image %s", img.ID)
 		}
-		if img.Snapshot != nil || len(img.Names) > 0 && !(named && l.pulled(img)) {
+		snapshot := img.Snapshot != nil && !img.Snapshot.Suspension
+		if snapshot || len(img.Names) > 0 && !(named && l.pulled(img)) {
 			continue
 		}
 		found = append(found, candidate{img, info.ModTime(), own})

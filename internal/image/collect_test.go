@@ -61,16 +61,20 @@ func aged(t testing.TB) (*image.Library, *cached, map[string]image.Image, string
 	old := add("old", 100, image.Spec{Commands: []string{"2"}})
 	add("older", 200, image.Spec{Commands: []string{"3"}})
 	add("fresh", 1, image.Spec{Commands: []string{"4"}})
-	shot, err := l.Snapshot(t.Context(), old, image.SnapshotOptions{Sandbox: "sbx"},
-		func(w io.Writer) error { _, err := w.Write(make([]byte, 1024)); return err })
-	if err != nil {
-		t.Fatal(err)
+	shoot := func(name string, hours int, opts image.SnapshotOptions) {
+		shot, err := l.Snapshot(t.Context(), old, opts,
+			func(w io.Writer) error { _, err := w.Write(make([]byte, 1024)); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := time.Now().Add(-time.Duration(hours) * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, shot.Digest[7:], "image.json"), used, used); err != nil {
+			t.Fatal(err)
+		}
+		images[name] = shot
 	}
-	used := time.Now().Add(-2000 * time.Hour)
-	if err := os.Chtimes(filepath.Join(dir, shot.Digest[7:], "image.json"), used, used); err != nil {
-		t.Fatal(err)
-	}
-	images["snapshot"] = shot
+	shoot("snapshot", 2000, image.SnapshotOptions{Sandbox: "sbx"})
+	shoot("suspension", 150, image.SnapshotOptions{Sandbox: "sbx", Suspension: true})
 	return l, cache, images, dir
 }
 
@@ -81,14 +85,14 @@ func TestCollect(t *testing.T) {
 		what image.Collection
 		want []string
 	}{
-		"by age":                 {image.Collection{Age: 50 * time.Hour}, []string{"older", "old"}},
-		"by a long age":          {image.Collection{Age: 150 * time.Hour}, []string{"older"}},
-		"whatever is not in use": {image.Collection{}, []string{"older", "old", "fresh"}},
+		"by age":                 {image.Collection{Age: 50 * time.Hour}, []string{"older", "suspension", "old"}},
+		"by a long age":          {image.Collection{Age: 170 * time.Hour}, []string{"older"}},
+		"whatever is not in use": {image.Collection{}, []string{"older", "suspension", "old", "fresh"}},
 		"all": {image.Collection{Age: 50 * time.Hour, All: true},
-			[]string{"pulled", "older", "old"}},
-		"dry": {image.Collection{Age: 50 * time.Hour, Dry: true}, []string{"older", "old"}},
+			[]string{"pulled", "older", "suspension", "old"}},
+		"dry": {image.Collection{Age: 50 * time.Hour, Dry: true}, []string{"older", "suspension", "old"}},
 		"by size": {image.Collection{Age: 5000 * time.Hour, Size: 1},
-			[]string{"older", "old", "fresh"}},
+			[]string{"older", "suspension", "old", "fresh"}},
 		"by a size that is enough": {image.Collection{Age: 5000 * time.Hour, Size: 1 << 40}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +134,9 @@ func TestCollect(t *testing.T) {
 func TestCollectSparesWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	l, _, images, dir := aged(t)
+	if err := l.Delete(t.Context(), images["suspension"].ID); err != nil {
+		t.Fatal(err)
+	}
 	release, err := l.Use(images["older"].ID, "a sandbox")
 	if err != nil {
 		t.Fatal(err)
@@ -139,13 +146,13 @@ func TestCollectSparesWhatIsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dry := range []bool{true, false} {
-		done, err := second.Collect(t.Context(), image.Collection{Age: 150 * time.Hour, Dry: dry})
+		done, err := second.Collect(t.Context(), image.Collection{Age: 170 * time.Hour, Dry: dry})
 		if err != nil || len(done.Images) != 0 {
 			t.Errorf("collected %v, %v", done.Images, err)
 		}
 	}
 	release() // which is a use too
-	if done, err := l.Collect(t.Context(), image.Collection{Age: 150 * time.Hour}); err != nil ||
+	if done, err := l.Collect(t.Context(), image.Collection{Age: 170 * time.Hour}); err != nil ||
 		len(done.Images) != 0 {
 		t.Errorf("collected %v, %v", done.Images, err)
 	}

@@ -31,6 +31,8 @@ const snapshotPrefix = "snapshot-"
 type Snapshot struct {
 	Size int64  `json:"size_bytes"`     // of the layer
 	Path string `json:"path,omitempty"` // only the files below it were taken
+	// Suspension means that it belongs to a suspended sandbox. It may be removed if nobody uses it and it has no name.
+	Suspension bool `json:"suspension,omitempty"`
 	// Lineage lists the snapshots that lead to this one, oldest first, including this one. Earlier
 	// images may have been deleted.
 	Lineage []Origin `json:"lineage"`
@@ -59,7 +61,9 @@ type SnapshotOptions struct {
 	Names   []string // names for the image; older images lose them
 	Sandbox string   // the sandbox
 	Path    string   // "" for all
-	Root    string   // root file system below the layer; "" is the parent's current one
+	// Suspension is that of the Snapshot. Such an image is never one with another, although it has the same files.
+	Suspension bool
+	Root       string // root file system below the layer; "" is the parent's current one
 }
 
 // Layer returns the path of a snapshot's layer over its Root: a tar stream in the form of an OCI
@@ -158,7 +162,7 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 	if err != nil {
 		return Image{}, err
 	}
-	s := &Snapshot{Size: written.n, Path: opts.Path,
+	s := &Snapshot{Size: written.n, Path: opts.Path, Suspension: opts.Suspension,
 		Lineage: []Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
 	if parent.Snapshot != nil {
 		s.Lineage = append(slices.Clone(parent.Snapshot.Lineage), s.Lineage...)
@@ -176,7 +180,11 @@ func (l *Library) under(parent Image, opts SnapshotOptions) (root string, finger
 	if err != nil {
 		return "", nil, err
 	}
-	return root, fmt.Appendf(nil, "%s\x00%d bytes of %d", opts.Path, info.Size(), info.ModTime().UnixNano()), nil
+	fingerprint = fmt.Appendf(nil, "%s\x00%d bytes of %d", opts.Path, info.Size(), info.ModTime().UnixNano())
+	if opts.Suspension {
+		fingerprint = append(fingerprint, "\x00suspension of "+opts.Sandbox...)
+	}
+	return root, fingerprint, nil
 }
 
 // checked is a writer that computes a fast checksum, since the sandbox waits meanwhile.

@@ -110,6 +110,12 @@ func TestEqualSnapshotsAreOne(t *testing.T) {
 	if one.ID != two.ID || len(two.Names) != 2 || other.ID == one.ID || snapshots(t, dir) != 2 {
 		t.Errorf("%+v, %+v, %+v", one, two, other)
 	}
+	// That of a suspended sandbox is its own: it is removed when the sandbox wakes.
+	asleep := snapshot(t, l, parent, "same", image.SnapshotOptions{Sandbox: "sbx_1", Suspension: true})
+	another := snapshot(t, l, parent, "same", image.SnapshotOptions{Sandbox: "sbx_2", Suspension: true})
+	if asleep.ID == one.ID || another.ID == asleep.ID || !asleep.Snapshot.Suspension || one.Snapshot.Suspension {
+		t.Errorf("%+v, %+v, %+v", one, asleep, another)
+	}
 }
 
 func TestFailedSnapshotsLeaveNothing(t *testing.T) {

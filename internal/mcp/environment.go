@@ -88,7 +88,7 @@ func (s *server) enter(ctx context.Context, name string) (*place, error) {
 // revive returns the environment of a sandbox. If the sandbox has ended, a new one with its files replaces it.
 func (s *server) revive(ctx context.Context, box api.Sandbox) (*place, error) {
 	switch box.Status {
-	case "running":
+	case "running", "suspended": // what the tool does wakes it
 		return placeOf(box), nil
 	case "terminated", "failed", "lost":
 	default:
@@ -122,7 +122,8 @@ func again(box api.Sandbox, image string) api.SandboxRequest {
 		User: box.User, Volumes: box.Volumes, Engine: box.Engine, Network: box.Network, Ports: box.Ports,
 		CPU: box.Limits.CPU, Memory: box.Limits.Memory, Disk: box.Limits.Disk, Processes: box.Limits.Processes,
 		Files: box.Limits.Files, VolumeFiles: box.Limits.VolumeFiles, GPU: box.GPU,
-		IdleTimeoutSeconds: box.IdleTimeoutSeconds, SnapshotOnEnd: box.SnapshotOnEnd}
+		IdleTimeoutSeconds: box.IdleTimeoutSeconds, IdleAction: box.IdleAction, StartCommand: box.StartCommand,
+		SnapshotOnEnd: box.SnapshotOnEnd}
 	return req
 }
 
@@ -319,7 +320,7 @@ func (s *server) listText(ctx context.Context) (string, error) {
 		}
 		seen[box.Name] = true
 		state := box.Status
-		if state != "running" {
+		if state != "running" && state != "suspended" {
 			if box.SnapshotID == "" {
 				continue
 			}

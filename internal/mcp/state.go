@@ -139,7 +139,8 @@ func (s stateTools) fork(ctx context.Context, tell progress, in forkIn) (answer,
 	if err := git.CheckBranch("harvest/" + in.Name); err != nil {
 		return answer{}, err
 	}
-	if other, err := s.find(ctx, in.Name); err != nil || other.Status == "running" {
+	if other, err := s.find(ctx, in.Name); err != nil || other.Status == "running" ||
+		other.Status == "suspended" {
 		if err == nil {
 			err = errors.Remedy(errors.Newf(errors.Conflict, "environment %q: exists already", in.Name),
 				"choose another name")

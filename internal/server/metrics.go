@@ -53,6 +53,8 @@ func newMetrics(s *Server) *metrics {
 		}),
 		gauge("harvest_sandboxes_running", "Running sandboxes.",
 			func(v fleet.Stats) float64 { return float64(v.Sandboxes[record.Running]) }),
+		gauge("harvest_sandboxes_suspended", "Suspended sandboxes, which use and reserve nothing.",
+			func(v fleet.Stats) float64 { return float64(v.Sandboxes[record.Suspended]) }),
 		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.",
 			func(v fleet.Stats) float64 { return float64(v.Sandboxes[record.Lost]) }),
 		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.",

@@ -243,6 +243,11 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 			return records.Session{}, err
 		}
 	}
+	if req.Sandbox.IdleAction != "" || len(req.Sandbox.StartCommand) > 0 {
+		err := errors.Newf(errors.Invalid, "idle_action and start_command are not for sandboxes of sessions")
+		return records.Session{}, errors.Remedy(err,
+			"omit them: the next prompt continues a session whose sandbox has ended, with its files")
+	}
 	if err := m.models().CheckKeys(programOf(m, name), req.Sandbox.Env); err != nil {
 		return records.Session{}, err
 	}

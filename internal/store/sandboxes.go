@@ -28,6 +28,8 @@ type sandboxRecord struct {
 	Commands []record.Command `json:"commands,omitempty"`
 	Denied   uint64           `json:"denied,omitempty"`
 	Withheld []string         `json:"withheld,omitempty"`
+
+	Suspension record.Suspension `json:"suspension,omitzero"`
 }
 
 // Put implements record.Store.
@@ -36,7 +38,7 @@ func (s Sandboxes) Put(ctx context.Context, sb record.Sandbox) error {
 }
 
 func (s Sandboxes) put(ctx context.Context, on executor, sb record.Sandbox) error {
-	data, err := json.Marshal(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})
+	data, err := json.Marshal(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld, sb.Suspension})
 	if err != nil {
 		return errors.Wrapf(err, "encode the record of %s", sb.ID)
 	}
@@ -180,6 +182,7 @@ func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]rec
 		}
 		*sb = r.Sandbox
 		sb.Handle, sb.Commands, sb.Denied, sb.Withheld = r.Handle, r.Commands, r.Denied, r.Withheld
+		sb.Suspension = r.Suspension
 		return nil
 	}, "SELECT data FROM sandboxes "+clause, args...)
 }

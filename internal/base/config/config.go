@@ -29,41 +29,43 @@ var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem"}
 
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
-	Data           string // the data directory: records, images, volumes, files of sandboxes
-	Engine         string // one of Engines
-	Isolation      Isolation
-	Platform       string        // how gVisor intercepts system calls: one of Platforms
-	Setuid         bool          // setuid programs gain privileges inside sandboxes
-	Limits         Limits        // default limits of a sandbox
-	Timeout        time.Duration // lifetime of a sandbox
-	IdleTimeout    time.Duration // a sandbox ends after this time without a running command; 0 means never
-	ExecTimeout    time.Duration // default time limit of a command
-	UsageInterval  time.Duration // interval between usage samples of a running sandbox
-	Quotas         Quotas        // over all sandboxes
-	Pool           int           // sandboxes booted ahead of need; 0 means none
-	Boots          int           // sandboxes that boot at once; 0 means two for each core
-	PoolWarmUp     string        // command run in pooled sandboxes ahead of need; "" means none
-	OutputBytes    int64         // bytes kept of each command's output
-	BuildCache     int64         // bytes kept of the build cache
-	Prices         Prices        // of a sandbox's resources
-	Refresh        bool          // the environment is refreshed every half hour while a server in the foreground runs
-	IdleExit       time.Duration // a background server ends after this time without use; 0 means never
-	CertificateDir string        // certificate authorities of the host that sandboxes trust too; "" means none
-	Connect        Connect
-	Registries     Registries
-	ImageLimits    ImageLimits
-	ImageGC        ImageGC
-	Log            Log
-	Server         Server
-	Ports          Ports
-	OIDC           OIDC
-	Agents         Agents
-	S3             S3
-	Model          Model
-	Logins         Logins
-	Modal          Modal
-	Kubernetes     Kubernetes
-	Notify         Notify
+	Data        string // the data directory: records, images, volumes, files of sandboxes
+	Engine      string // one of Engines
+	Isolation   Isolation
+	Platform    string        // how gVisor intercepts system calls: one of Platforms
+	Setuid      bool          // setuid programs gain privileges inside sandboxes
+	Limits      Limits        // default limits of a sandbox
+	Timeout     time.Duration // lifetime of a sandbox
+	IdleTimeout time.Duration // a sandbox ends after this time without a running command; 0 means never
+	// SuspendedTimeout is how long a sandbox may be suspended until it ends.
+	SuspendedTimeout time.Duration
+	ExecTimeout      time.Duration // default time limit of a command
+	UsageInterval    time.Duration // interval between usage samples of a running sandbox
+	Quotas           Quotas        // over all sandboxes
+	Pool             int           // sandboxes booted ahead of need; 0 means none
+	Boots            int           // sandboxes that boot at once; 0 means two for each core
+	PoolWarmUp       string        // command run in pooled sandboxes ahead of need; "" means none
+	OutputBytes      int64         // bytes kept of each command's output
+	BuildCache       int64         // bytes kept of the build cache
+	Prices           Prices        // of a sandbox's resources
+	Refresh          bool          // the environment is refreshed every half hour while a server in the foreground runs
+	IdleExit         time.Duration // a background server ends after this time without use; 0 means never
+	CertificateDir   string        // certificate authorities of the host that sandboxes trust too; "" means none
+	Connect          Connect
+	Registries       Registries
+	ImageLimits      ImageLimits
+	ImageGC          ImageGC
+	Log              Log
+	Server           Server
+	Ports            Ports
+	OIDC             OIDC
+	Agents           Agents
+	S3               S3
+	Model            Model
+	Logins           Logins
+	Modal            Modal
+	Kubernetes       Kubernetes
+	Notify           Notify
 
 	sources map[string]string // by key: the origin of the value; "default" if missing
 }
@@ -319,14 +321,15 @@ func Default(env func(string) string) Config {
 			CPU:    min(2, float64(runtime.NumCPU())),
 			Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536,
 		},
-		Timeout:       24 * time.Hour,
-		ExecTimeout:   30 * time.Minute,
-		UsageInterval: 5 * time.Second,
-		Quotas:        Quotas{Sandboxes: 100, Volumes: 1000},
-		Pool:          1,
-		PoolWarmUp:    "python3 -c pass",
-		OutputBytes:   64 << 20,
-		BuildCache:    20 << 30,
+		Timeout:          24 * time.Hour,
+		ExecTimeout:      30 * time.Minute,
+		SuspendedTimeout: 30 * 24 * time.Hour,
+		UsageInterval:    5 * time.Second,
+		Quotas:           Quotas{Sandboxes: 100, Volumes: 1000},
+		Pool:             1,
+		PoolWarmUp:       "python3 -c pass",
+		OutputBytes:      64 << 20,
+		BuildCache:       20 << 30,
 		Prices: Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, GPUSecond: modalGPUs(),
 			Currency: "USD"},
 		S3:             S3{Secret: s3Secret, MaxDeleteFiles: 20, MaxDeletePercent: 50},

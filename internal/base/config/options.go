@@ -88,6 +88,14 @@ var options = []option{
 	opt("idle_timeout",
 		"time without commands, terminals and connections to ports after which a sandbox ends; 0 means never",
 		func(c *Config) *time.Duration { return &c.IdleTimeout }, positiveOrZero),
+	opt("suspended_timeout", "how long a sandbox may be suspended; after it, the sandbox ends",
+		func(c *Config) *time.Duration { return &c.SuspendedTimeout },
+		func(d time.Duration) string {
+			if d >= time.Second && d <= 365*24*time.Hour {
+				return ""
+			}
+			return "write a duration from 1s to 8760h, which is a year"
+		}),
 	opt("exec_timeout", "time limit of a command",
 		func(c *Config) *time.Duration { return &c.ExecTimeout }, positive),
 	opt("usage_interval", "interval at which the usage of running sandboxes is measured",

@@ -3,12 +3,13 @@ package secret
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 )
 
-// Loan is what a borrower, such as a sandbox, has of secrets, sealed. It is kept until the borrower has ended, so that
-// the values stay hidden whatever becomes of the secrets meanwhile, and through restarts.
+// Loan is what a borrower, such as a sandbox, has of secrets, or what Keep stored for it, sealed. It is kept until the
+// borrower has ended, so that the values stay hidden whatever becomes of the secrets meanwhile, and through restarts.
 type Loan struct {
 	Account, Borrower string
 	Sealed            []byte
@@ -149,8 +150,8 @@ func (v *Vault) ReturnAllBut(ctx context.Context, borrowers map[string]bool) {
 		return
 	}
 	for _, l := range loans {
-		if !borrowers[l.Borrower] {
-			gone = append(gone, l.Borrower)
+		if who, _ := keptFor(l); !borrowers[who] {
+			gone = append(gone, who)
 		}
 	}
 	v.giveBack(ctx, gone...)
@@ -161,7 +162,11 @@ func (v *Vault) giveBack(ctx context.Context, borrowers ...string) {
 	if len(borrowers) == 0 {
 		return
 	}
-	if err := v.opts.Store.DeleteLoans(ctx, borrowers...); err != nil {
+	gone := slices.Clone(borrowers)
+	for _, b := range borrowers {
+		gone = append(gone, keptPrefix+b)
+	}
+	if err := v.opts.Store.DeleteLoans(ctx, gone...); err != nil {
 		logf.Errorf(ctx, "note that secrets were given back: %v", err) // the next server does it
 	}
 	for _, b := range borrowers {
@@ -179,6 +184,9 @@ func (v *Vault) openLoans(ctx context.Context) error {
 		return err
 	}
 	for _, l := range loans {
+		if _, kept := keptFor(l); kept {
+			continue
+		}
 		p, err := v.keys.unseal(l.as())
 		if err != nil {
 			logf.Errorf(ctx, "the secrets of %s are not hidden: %v", l.Borrower, err)

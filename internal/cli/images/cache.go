@@ -74,7 +74,7 @@ func (c commands) imageCacheRemove() *cobra.Command {
 				}
 				args = ids(kept)
 			}
-			return cli.RemoveEach(args, func(id string) error { return server.ForgetBuild(cmd.Context(), id) })
+			return cli.Each(args, "removed", func(id string) error { return server.ForgetBuild(cmd.Context(), id) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "remove all of them")

@@ -188,9 +188,10 @@ They work everywhere if ports.domain is configured.`,
 	return cmd
 }
 
-// wantRunning returns Gone if a sandbox has ended, and Conflict if it is not running for another reason.
+// wantRunning returns Gone if a sandbox has ended, and Conflict if it is not running for another reason. A connection
+// wakes a suspended one.
 func wantRunning(s api.Sandbox) error {
-	if s.Status == "running" {
+	if s.Status == "running" || s.Status == "suspended" {
 		return nil
 	}
 	why := ""
@@ -231,7 +232,7 @@ have opened it.`,
 		Args: cli.Args(1, 1, "one sandbox"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			if len(revoke) > 0 {
-				return cli.RemoveEach(revoke, func(id string) error {
+				return cli.Each(revoke, "revoked", func(id string) error {
 					return server.RevokePortLink(ctx,
 						args[0], id)
 				})

@@ -40,7 +40,8 @@ its id, or its name.`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), files.SandboxCopy(c.CLI),
 		files.SandboxFiles(c.CLI), c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxEvents(),
 		c.sandboxNetwork(),
-		c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(),
+		c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSuspend(), c.sandboxWake(), c.sandboxSnapshot(),
+		c.sandboxFork(),
 		files.SandboxSync(c.CLI), c.sandboxRemove())
 }
 
@@ -50,13 +51,15 @@ func (c commands) sandboxCreate() *cobra.Command {
 	var life, idle cli.TimeFlag
 	var onEnd bool
 	var ports []string
+	var idleAction, startCommand string
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "create [flags]",
 		Short: "Create a sandbox and print its id",
 		Example: `  harvest sandbox create --name dev --memory 4GiB -v data:/data
   harvest sandbox create --s3 s3://my-bucket/work:/work:init:sync
   harvest sandbox create --s3 s3://my-bucket/data:/data:mount:ro
-  id=$(harvest sandbox create --timeout 2h --idle-timeout 10m)`,
+  id=$(harvest sandbox create --timeout 2h --idle-timeout 10m)
+  harvest sandbox create --name site --start 'npm start' -p 3000 --idle-timeout 10m --idle-action suspend`,
 		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req, err := box.Request(cmd)
@@ -67,6 +70,10 @@ func (c commands) sandboxCreate() *cobra.Command {
 				return err
 			}
 			req.Workdir, req.User, req.SnapshotOnEnd = where.Workdir, where.User, onEnd
+			req.IdleAction = idleAction
+			if startCommand != "" {
+				req.StartCommand = []string{"sh", "-c", startCommand}
+			}
 			for _, text := range ports {
 				port, err := parsePort(text)
 				if err != nil {
@@ -101,6 +108,12 @@ func (c commands) sandboxCreate() *cobra.Command {
 	cmd.Flags().Var(&idle, "idle-timeout",
 		"time without commands, terminals and connections to ports after which the sandbox ends (default: "+
 			"idle_timeout of the configuration)")
+	cmd.Flags().StringVar(&idleAction, "idle-action", "",
+		"what happens then: end, or suspend; a suspended sandbox wakes at the next command, copy or connection "+
+			"(default: end)")
+	cmd.Flags().StringVar(&startCommand, "start", "",
+		"shell `COMMAND` that starts with the sandbox, and again when it wakes without its processes; it does not "+
+			"keep the sandbox from becoming idle")
 	return cmd
 }
 
@@ -125,7 +138,7 @@ func (c commands) sandboxList() *cobra.Command {
 			return All(ctx, server, filter)
 		}, func(s api.Sandbox) (string, []string) {
 			expires := "-"
-			if s.Ended.IsZero() {
+			if s.Ended.IsZero() && s.Suspended.IsZero() {
 				expires = cli.Until(s.Expires)
 			}
 			return s.ID, []string{s.ID, cli.OrDash(s.Name), s.Status, s.Image, cli.Ago(s.Created), expires}
@@ -237,11 +250,22 @@ func oneSandbox(s api.Sandbox) cli.View {
 	for _, key := range slices.Sorted(maps.Keys(s.Tags)) {
 		add("tag", "%s=%s", key, s.Tags[key])
 	}
+	if len(s.StartCommand) > 0 {
+		add("start command", "%s", strings.TrimPrefix(strings.Join(s.StartCommand, " "), "sh -c "))
+	}
 	add("created", "%s", cli.Ago(s.Created))
-	if s.Ended.IsZero() {
-		add("expires", "%s", cli.Until(s.Expires))
-	} else {
+	switch {
+	case !s.Ended.IsZero():
 		add("ended", "%s", cli.Ago(s.Ended))
+	case !s.Suspended.IsZero():
+		add("suspended", "%s; the next operation wakes it", cli.Ago(s.Suspended))
+		add("lifetime left", "%s", s.Expires.Sub(s.Suspended).Round(time.Second))
+	default:
+		add("expires", "%s", cli.Until(s.Expires))
+	}
+	if s.IdleAction != "" {
+		idle := time.Duration(s.IdleTimeoutSeconds * float64(time.Second))
+		add("idle", "%s after %s", s.IdleAction, idle)
 	}
 	switch {
 	case s.SnapshotID != "":
@@ -321,6 +345,42 @@ func (c commands) sandboxExtend() *cobra.Command {
 	cmd.Flags().Var(&life, "timeout", "lifetime from now on")
 	cmd.Flags().Var(&idle, "idle-timeout",
 		"time without commands, terminals and connections to ports after which the sandbox ends")
+	return cmd
+}
+
+func (c commands) sandboxSuspend() *cobra.Command {
+	return c.change("suspended", &cobra.Command{
+		Use:   "suspend SANDBOX…",
+		Short: "Suspend sandboxes: keep their files and processes, and release their resources",
+		Long: `Suspend sandboxes. Their files are kept, and their processes and memory if the engine can: gVisor can,
+for sandboxes without volumes. The next operation on a suspended sandbox wakes it: a command, a copy,
+a connection to a port or a link, or harvest sandbox wake. Its lifetime does not pass meanwhile. A
+sandbox in which something runs for a client cannot be suspended.`,
+		Example: "  harvest sandbox suspend dev",
+	}, func(ctx context.Context, server *client.Client, ref string) error {
+		_, err := server.SuspendSandbox(ctx, ref)
+		return err
+	})
+}
+
+func (c commands) sandboxWake() *cobra.Command {
+	return c.change("woken", &cobra.Command{
+		Use:     "wake SANDBOX…",
+		Short:   "Wake suspended sandboxes",
+		Example: "  harvest sandbox wake dev",
+	}, func(ctx context.Context, server *client.Client, ref string) error {
+		_, err := server.WakeSandbox(ctx, ref)
+		return err
+	})
+}
+
+// change makes a command that changes each of the sandboxes that it names. They are done then: "woken", for example.
+func (c commands) change(done string, cmd *cobra.Command,
+	each func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
+	cmd.Args = cli.Args(1, -1, "sandboxes")
+	cmd.RunE = c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+		return cli.Each(args, done, func(ref string) error { return each(ctx, server, ref) })
+	})
 	return cmd
 }
 

@@ -41,6 +41,8 @@ var environmentChecks = []check{
 	{"user/home", "HOME is the home directory of the command's user, if no variable names another one", both(users,
 		needs(func(c engine.Capabilities) bool { return c.Hostname }, "the engine's machines choose HOME")), checkHome},
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
+	{"spec/described", "a sandbox tells its Spec, with its environment, from which another one like it is made", nil,
+		checkDescribed},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
 	{"system/host name",
 		"a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and " +
@@ -348,5 +350,30 @@ func checkHostname(t *testing.T, s *suite) {
 	// ps is readable: the first process does not show the files that the engine made it write.
 	if got := probe.Output(t, sb, probe.Sh("grep -c a-host.example /proc/1/cmdline; true")); got != "0\n" {
 		t.Error("the arguments of process 1 contain the host name")
+	}
+}
+
+func checkDescribed(t *testing.T, s *suite) {
+	spec := s.spec(engine.Spec{ID: "described", Env: map[string]string{"WHO": "of the spec"}, Limits: someLimits})
+	sb := s.create(t, spec)
+	described, ok := sb.(engine.Described)
+	if !ok {
+		t.Fatalf("%T is no engine.Described", sb)
+	}
+	got, err := described.Spec(probe.Patient(t))
+	if err != nil || got.ID != spec.ID || got.Env["WHO"] != spec.Env["WHO"] || got.Limits != spec.Limits ||
+		got.Network.Mode != spec.Network.Mode {
+		t.Fatalf("it tells %+v, %v", got, err)
+	}
+	if err := sb.Destroy(probe.Patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := described.Spec(probe.Patient(t)); !errors.Is(err, errors.Conflict) {
+		t.Errorf("after its end: %v", err)
+	}
+	again := s.create(t, got)
+	who := probe.Sh("echo $WHO")
+	if out := probe.Output(t, again, who); out != "of the spec\n" {
+		t.Errorf("another one like it prints %q", out)
 	}
 }

@@ -179,6 +179,9 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 		if got := probe.Output(t, again, probe.Sh(`echo "$KEPT"; pwd`)); got != "yes\n/tmp\n" {
 			t.Errorf("a command has %q", got)
 		}
+		if err := os.RemoveAll(from); err != nil { // which the copy no longer needs
+			t.Fatal(err)
+		}
 		from = s.checkpoint(t, again)
 		c.say(t, "after", []string{"2 ", "3 "}[i]+self)
 	}

@@ -253,7 +253,8 @@ func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 		return record{}, err
 	}
 	r := record{ID: spec.ID, Image: img.ID, Env: maps.Clone(img.Config.Env), Dir: spec.Dir, User: spec.User,
-		Mounts: spec.Mounts}
+		Mounts: spec.Mounts, Spec: spec}
+	r.Spec.Stage = nil
 	for name, value := range spec.Env {
 		if err := engine.CheckEnvName(name); err != nil {
 			return record{}, err

@@ -27,6 +27,7 @@ type record struct {
 	User   string            `json:"user"`
 	Mounts []engine.Mount    `json:"mounts"`
 	End    *engine.End       `json:"end,omitempty"`
+	Spec   engine.Spec       `json:"spec"`
 }
 
 // sandbox is a directory with the sandbox's files in root, the keepers' files in processes, and record.json.
@@ -44,7 +45,10 @@ type sandbox struct {
 	removed  bool          // guarded by removing
 }
 
-var _ engine.ProcessOpener = (*sandbox)(nil)
+var (
+	_ engine.ProcessOpener = (*sandbox)(nil)
+	_ engine.Described     = (*sandbox)(nil)
+)
 
 func (e *Engine) newSandbox(ref, dir string) *sandbox {
 	return &sandbox{e: e, ref: ref, dir: dir, ended: make(chan struct{})}
@@ -54,6 +58,16 @@ func (sb *sandbox) Handle() engine.Handle {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	return engine.Handle{ID: sb.record.ID, Ref: sb.ref}
+}
+
+// Spec implements engine.Described.
+func (sb *sandbox) Spec(context.Context) (engine.Spec, error) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if end := sb.record.End; end != nil {
+		return engine.Spec{}, errors.Newf(errors.Conflict, "the sandbox has ended: %s", end.Detail)
+	}
+	return sb.record.Spec, nil
 }
 
 func (sb *sandbox) save() error {

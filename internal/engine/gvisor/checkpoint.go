@@ -69,12 +69,13 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 	if err := e.writeUses(ref, uses{ID: spec.ID}); err != nil {
 		return nil, errors.Join(err, e.remove(ref))
 	}
-	// The checkpoint may be removed while the sandbox exists, and a new checkpoint of the sandbox needs this
-	// file.
+	// The checkpoint may be removed while the sandbox exists, and a new checkpoint of the sandbox needs these
+	// files. The keeper finds the second one.
 	root := filepath.Join(e.dir(ref), rootName)
 	if os.Link(filepath.Join(spec.Checkpoint, wire.CheckpointRoot), root) != nil {
 		root = filepath.Join(spec.Checkpoint, wire.CheckpointRoot)
 	}
+	_ = os.Link(filepath.Join(spec.Checkpoint, wire.CheckpointInit), filepath.Join(e.dir(ref), wire.CheckpointInit))
 	claim := saved.Claim
 	claim.ID, claim.Root, claim.Network, claim.Keep = spec.ID, root, spec.Network, spec.KeepOnOOM
 	claim.Hostname = cmp.Or(spec.Hostname, engine.HostName(spec.ID))
@@ -89,6 +90,8 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 		claim.Env = map[string]string{}
 	}
 	maps.Copy(claim.Env, spec.Env)
+	spec.Env, spec.Dir, spec.User = claim.Env, claim.Dir, claim.User
+	claim.Spec = &spec
 	return &claim, nil
 }
 

@@ -384,7 +384,7 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img),
 		Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
 		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network,
-		Keep: spec.KeepOnOOM}
+		Keep: spec.KeepOnOOM, Spec: &spec}
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {
 		source := m.Dir

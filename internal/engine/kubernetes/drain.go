@@ -66,24 +66,40 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	return next, nil
 }
 
-func (s *Sandbox) carry(ctx context.Context) (_ *Sandbox, err error) {
-	e := s.e
+// Spec implements engine.Described.
+func (s *Sandbox) Spec(ctx context.Context) (engine.Spec, error) {
+	spec, _, err := s.described(ctx)
+	return spec, err
+}
+
+// described returns the Spec of the sandbox and the files of its image, over which its own files are changes.
+// Unsupported: they are no longer those that it began with.
+func (s *Sandbox) described(ctx context.Context) (engine.Spec, files, error) {
 	conn, err := s.connect(ctx)
 	if err != nil {
-		return nil, err
+		return engine.Spec{}, files{}, err
 	}
 	claimed, err := pod.Describe(ctx, conn)
 	if err != nil {
-		return nil, err
+		return engine.Spec{}, files{}, err
 	}
-	img, err := e.opts.Images.Find(ctx, claimed.Image.ID)
+	img, err := s.e.opts.Images.Find(ctx, claimed.Image.ID)
 	if err != nil {
-		return nil, errors.Stage(err, "image")
+		return engine.Spec{}, files{}, errors.Stage(err, "image")
 	}
-	from := e.filesOf(img)
-	if digest, err := e.digests.of(ctx, from.root); err != nil || digest != claimed.Image.Root {
-		return nil, errors.Join(err, errors.Newf(errors.Unsupported,
+	from := s.e.filesOf(img)
+	if digest, err := s.e.digests.of(ctx, from.root); err != nil || digest != claimed.Image.Root {
+		return engine.Spec{}, files{}, errors.Join(err, errors.Newf(errors.Unsupported,
 			"the image %s was built anew since sandbox %s began", img.ID, s.h.ID))
+	}
+	return claimed.Spec, from, nil
+}
+
+func (s *Sandbox) carry(ctx context.Context) (_ *Sandbox, err error) {
+	e := s.e
+	spec, from, err := s.described(ctx)
+	if err != nil {
+		return nil, err
 	}
 	changed, err := os.CreateTemp(e.opts.Dir, "carried-")
 	if err != nil {
@@ -96,7 +112,7 @@ func (s *Sandbox) carry(ctx context.Context) (_ *Sandbox, err error) {
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Snapshot(both, "", changed) })
 	group.Go(func() (err error) {
-		to, err = e.boot(both, "", claimed.Spec.Account, claimed.Spec.Limits, nil)
+		to, err = e.boot(both, "", spec.Account, spec.Limits, nil)
 		return err
 	})
 	err = group.Wait()
@@ -118,7 +134,7 @@ func (s *Sandbox) carry(ctx context.Context) (_ *Sandbox, err error) {
 		return nil, err
 	}
 	e.leave(s.h.Ref)
-	if err := to.claim(ctx, claimed.Spec, from); err != nil {
+	if err := to.claim(ctx, spec, from); err != nil {
 		return nil, err
 	}
 	to.take()

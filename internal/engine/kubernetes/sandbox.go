@@ -29,6 +29,7 @@ var (
 	_ engine.Meter         = (*Sandbox)(nil)
 	_ engine.Snapshotter   = (*Sandbox)(nil)
 	_ engine.Carrier       = (*Sandbox)(nil)
+	_ engine.Described     = (*Sandbox)(nil)
 )
 
 func (e *Engine) sandbox(h engine.Handle) *Sandbox {

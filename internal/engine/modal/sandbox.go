@@ -25,6 +25,7 @@ var (
 	_ engine.ProcessOpener = (*Sandbox)(nil)
 	_ engine.Filer         = (*Sandbox)(nil)
 	_ engine.Imager        = (*Sandbox)(nil)
+	_ engine.Described     = (*Sandbox)(nil)
 	_ engine.Carrier       = (*Sandbox)(nil)
 )
 

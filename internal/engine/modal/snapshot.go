@@ -39,7 +39,8 @@ func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image,
 	if err != nil {
 		return image.Image{}, err
 	}
-	snap := &image.Snapshot{Lineage: []image.Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
+	snap := &image.Snapshot{Suspension: opts.Suspension,
+		Lineage: []image.Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
 	if parent.Snapshot != nil {
 		snap.Lineage = append(slices.Clone(parent.Snapshot.Lineage), snap.Lineage...)
 	}
@@ -109,6 +110,20 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 	return err
 }
 
+// Spec implements engine.Described.
+func (s *Sandbox) Spec(ctx context.Context) (engine.Spec, error) {
+	reply, err := s.Call(ctx, wire.Request{Op: wire.Info})
+	if err == nil && (reply.Claim == nil || reply.Claim.Spec == nil) {
+		err = wire.Undescribed(s.h.ID)
+	}
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	spec := *reply.Claim.Spec
+	spec.Env = reply.Claim.Env
+	return spec, nil
+}
+
 // Ends implements engine.Carrier.
 func (s *Sandbox) Ends() (due, end time.Time) {
 	if s.end.IsZero() {
@@ -120,16 +135,10 @@ func (s *Sandbox) Ends() (due, end time.Time) {
 // Carry implements engine.Carrier with a snapshot, which Modal keeps for as long as the new sandbox may need
 // it.
 func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
-	reply, err := s.Call(ctx, wire.Request{Op: wire.Info})
+	spec, err := s.Spec(ctx)
 	if err != nil {
 		return nil, errors.Stage(err, "carry over")
 	}
-	if reply.Claim == nil || reply.Claim.Spec == nil {
-		return nil, errors.Newf(errors.Unsupported,
-			"sandbox %s cannot be carried over: an earlier version of Harvest created it", s.h.ID)
-	}
-	spec := *reply.Claim.Spec
-	spec.Env = reply.Claim.Env
 	if slices.ContainsFunc(spec.Mounts, func(m engine.Mount) bool { return m.Volume != "" }) {
 		switch err := s.e.reload(ctx, s.box); {
 		// A process that is not a command of Harvest's has files of the volume open. Ending the sandbox commits

@@ -113,6 +113,6 @@ func (s *State) Wait(ctx context.Context, id string) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return errors.Wrapf(ctx.Err(), "wait until sandbox %s is carried over", id)
+		return errors.Wrapf(ctx.Err(), "wait for the sandbox %s, which is being carried over or suspended", id)
 	}
 }

@@ -2,6 +2,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -316,6 +317,35 @@ func (s *Store) Sweep(ctx context.Context) {
 		}
 		if err := s.drop(ctx, id); err != nil { // the next sweep retries it
 			logf.Errorf(ctx, "remove a checkpoint: %v", err)
+		}
+	}
+}
+
+// Remove removes a checkpoint. Sweep removes the files of one that is held.
+func (s *Store) Remove(ctx context.Context, id string) error {
+	s.mu.Lock()
+	delete(s.all, id)
+	held := s.held[id] > 0
+	s.mu.Unlock()
+	if held {
+		return nil
+	}
+	return s.drop(ctx, id)
+}
+
+// RemoveOthers removes the checkpoints with this note that are not among those to keep, by their IDs.
+func (s *Store) RemoveOthers(ctx context.Context, note []byte, keep map[string]bool) {
+	s.mu.Lock()
+	var others []string
+	for id, c := range s.all {
+		if bytes.Equal(c.Note, note) && !keep[id] {
+			others = append(others, id)
+		}
+	}
+	s.mu.Unlock()
+	for _, id := range others {
+		if err := s.Remove(ctx, id); err != nil {
+			logf.Errorf(ctx, "remove a checkpoint that nobody needs: %v", err)
 		}
 	}
 }

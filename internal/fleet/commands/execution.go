@@ -21,9 +21,10 @@ const (
 	longEnough = 100 * time.Millisecond // longer commands are recorded, so that recovery knows their time limit
 )
 
-// carriedReason is the reason in the results of commands that ended because their sandbox was carried over.
-const carriedReason = "the sandbox was carried over to a new one with its files, because its engine ended the old " +
-	"one; commands end with that"
+// carriedReason is the reason in the results of commands that ended because their sandbox was carried over or
+// suspended.
+const carriedReason = "the sandbox was suspended, or carried over to a new one because its engine ended the old one: " +
+	"its files are kept, and commands end"
 
 // inputLostReason is the reason in the results of commands that were killed because the rest of their input was lost.
 const inputLostReason = "the rest of its standard input was lost when the server ended, so it was killed"

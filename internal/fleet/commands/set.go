@@ -39,6 +39,7 @@ type Set struct {
 	mu      sync.Mutex
 	running map[*Execution]struct{} // guarded by mu
 	busy    int                     // guarded by mu; activities, without background commands
+	watched int                     // guarded by mu; attachments to background commands
 }
 
 // New returns the empty Set of a new sandbox.
@@ -61,6 +62,20 @@ func (s *Set) Busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.busy > 0
+}
+
+// Held returns the number of activities that need the sandbox as it is, such as copies, connections and commands that
+// a client follows. detached is the number of the other commands that keep the sandbox from becoming idle: they could
+// continue in a copy of it with its processes.
+func (s *Set) Held() (held, detached int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x := range s.running {
+		if x.detached && !x.background {
+			detached++
+		}
+	}
+	return s.busy - detached + s.watched, detached
 }
 
 // Len returns the number of running commands.
@@ -205,6 +220,8 @@ func (s *Set) run(ctx context.Context, x *Execution) {
 	}
 	if !x.background {
 		s.busy++
+	} else if x.attached {
+		s.watched++
 	}
 	s.mu.Unlock()
 	s.sandbox.Tasks.Go(func() {
@@ -215,6 +232,9 @@ func (s *Set) run(ctx context.Context, x *Execution) {
 		}
 		s.mu.Lock()
 		delete(s.running, x)
+		if x.background && x.attached {
+			s.watched--
+		}
 		s.mu.Unlock()
 		if !x.background {
 			s.sandbox.Leave()

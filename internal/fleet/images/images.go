@@ -69,6 +69,20 @@ func (i Images) Credentials(owner, name string) func(context.Context, string) (i
 // included; both may be "".
 func (i Images) Snapshot(ctx context.Context, sb record.Sandbox, box engine.Sandbox, name,
 	dir string) (image.Image, error) {
+	opts := image.SnapshotOptions{Path: dir}
+	if name != "" {
+		opts.Names = []string{name}
+	}
+	return i.snapshot(ctx, sb, box, opts)
+}
+
+// Suspend creates an image of the files of sb for its suspension.
+func (i Images) Suspend(ctx context.Context, sb record.Sandbox, box engine.Sandbox) (image.Image, error) {
+	return i.snapshot(ctx, sb, box, image.SnapshotOptions{Suspension: true})
+}
+
+func (i Images) snapshot(ctx context.Context, sb record.Sandbox, box engine.Sandbox,
+	made image.SnapshotOptions) (image.Image, error) {
 	imager, makes := box.(engine.Imager)
 	source, ok := box.(engine.Snapshotter)
 	keeper, keeps := i.Engine.Images().(image.Snapshotter)
@@ -77,8 +91,8 @@ func (i Images) Snapshot(ctx context.Context, sb record.Sandbox, box engine.Sand
 			"the engine %s does not support snapshots on this machine", i.Engine.Name())
 	}
 	for _, m := range sb.Volumes {
-		if dir != "" && spec.Within(m.Path, path.Clean(dir)) {
-			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots", dir,
+		if made.Path != "" && spec.Within(m.Path, path.Clean(made.Path)) {
+			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots", made.Path,
 				m.Name)
 			return image.Image{}, errors.Remedy(err, "name a directory outside of volumes; volumes outlive the sandbox")
 		}
@@ -87,15 +101,12 @@ func (i Images) Snapshot(ctx context.Context, sb record.Sandbox, box engine.Sand
 	if err != nil {
 		return image.Image{}, errors.Wrapf(err, "find the sandbox's image")
 	}
-	made := image.SnapshotOptions{Owner: account.Owner(sb.Account), Sandbox: sb.ID, Path: dir}
-	if name != "" {
-		made.Names = []string{name}
-	}
+	made.Owner, made.Sandbox = account.Owner(sb.Account), sb.ID
 	if makes {
 		return imager.SnapshotImage(ctx, parent, made)
 	}
 	if rooted, ok := box.(engine.Rooted); ok {
 		made.Root = rooted.Root()
 	}
-	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, dir, w) })
+	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, made.Path, w) })
 }

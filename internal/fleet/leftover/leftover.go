@@ -3,6 +3,7 @@ package leftover
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,13 +24,15 @@ type Remover struct {
 	ctx    context.Context // of retries
 	tasks  *sync.WaitGroup // counts them
 
-	mu   sync.Mutex
-	left map[string]engine.Handle // guarded by mu; by ID: ended, but not completely released
+	mu sync.Mutex
+	// left is guarded by mu; by ID: ended, but not completely released. A sandbox that was suspended or carried over
+	// may have left several.
+	left map[string][]engine.Handle
 }
 
 // New returns a Remover for an engine, which retries until ctx ends.
 func New(ctx context.Context, e engine.Engine, tasks *sync.WaitGroup) *Remover {
-	return &Remover{engine: e, ctx: ctx, tasks: tasks, left: map[string]engine.Handle{}}
+	return &Remover{engine: e, ctx: ctx, tasks: tasks, left: map[string][]engine.Handle{}}
 }
 
 // Len returns how many sandboxes are left.
@@ -39,8 +42,12 @@ func (r *Remover) Len() int {
 	return len(r.left)
 }
 
-// Release destroys the sandbox on the engine. box may be nil if only its handle is known.
+// Release destroys the sandbox on the engine. box may be nil if only its handle is known. Without either, as for a
+// suspended sandbox, there is nothing to destroy.
 func (r *Remover) Release(ctx context.Context, h engine.Handle, box engine.Sandbox) (err error) {
+	if box == nil && h == (engine.Handle{}) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
 	defer cancel()
 	if box == nil {
@@ -66,32 +73,43 @@ func (r *Remover) Discard(ctx context.Context, id string, h engine.Handle, box e
 // Retry makes the Remover destroy a sandbox in the background, after Release failed. It does not wait.
 func (r *Remover) Retry(id string, h engine.Handle) {
 	r.mu.Lock()
-	r.left[id] = h
+	known := len(r.left[id]) > 0
+	if !slices.Contains(r.left[id], h) {
+		r.left[id] = append(r.left[id], h)
+	}
 	r.mu.Unlock()
-	r.tasks.Go(func() { r.sweep(id) })
+	if !known {
+		r.tasks.Go(func() { r.sweep(id) })
+	}
 }
 
-// ReleaseLeft destroys a sandbox that is left, now. It does nothing if it is not.
+// ReleaseLeft destroys what is left of a sandbox, now. It does nothing if there is nothing.
 func (r *Remover) ReleaseLeft(ctx context.Context, id string) error {
-	h, ok := r.handle(id)
-	if !ok {
-		return nil
+	for {
+		h, ok := r.handle(id)
+		if !ok {
+			return nil
+		}
+		if err := r.Release(ctx, h, nil); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.left[id] = slices.DeleteFunc(slices.Clone(r.left[id]), func(other engine.Handle) bool { return other == h })
+		if len(r.left[id]) == 0 {
+			delete(r.left, id)
+		}
+		r.mu.Unlock()
+		logf.Infof(ctx, "released the remaining resources of %s", id)
 	}
-	if err := r.Release(ctx, h, nil); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.left, id)
-	logf.Infof(ctx, "released the remaining resources of %s", id)
-	return nil
 }
 
 func (r *Remover) handle(id string) (h engine.Handle, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h, ok = r.left[id]
-	return h, ok
+	if len(r.left[id]) == 0 {
+		return engine.Handle{}, false
+	}
+	return r.left[id][0], true
 }
 
 // sweep releases the remains of a sandbox, with as many retries as necessary.

@@ -127,3 +127,27 @@ func TestRetriesEndWithTheServer(t *testing.T) {
 		}
 	})
 }
+
+// TestSeveralAreLeft checks that all are released that one sandbox has left, and that nothing is to be released of one
+// that has neither a connection nor a handle.
+func TestSeveralAreLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var tasks sync.WaitGroup
+		f := &fake{start: time.Now(), failures: 1}
+		r := New(t.Context(), f, &tasks)
+		if err := r.Release(t.Context(), engine.Handle{}, nil); err != nil || f.opens() != 0 {
+			t.Errorf("%v, opened %d times", err, f.opens())
+		}
+		r.Retry("sbx_1", handle)
+		r.Retry("sbx_1", handle)
+		r.Retry("sbx_1", engine.Handle{ID: "sbx_1", Ref: "other"})
+		if err := r.ReleaseLeft(t.Context(), "sbx_1"); !errors.Is(err, errors.Unavailable) || r.Len() != 1 {
+			t.Errorf("%v, %d left", err, r.Len())
+		}
+		tasks.Wait()
+		if len(f.tried) != 3 || r.Len() != 0 {
+			t.Errorf("tried at %v, %d left", f.tried, r.Len())
+		}
+	})
+}

@@ -76,7 +76,9 @@ func (p *Pool) Take(limits engine.Limits, owner string, img image.Image, mounts 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !mounts && owner != account.Owner(record.BuildAccount) {
+	// The image of a suspended sandbox is for that alone.
+	once := mounts || img.Snapshot != nil && img.Snapshot.Suspension
+	if !once && owner != account.Owner(record.BuildAccount) {
 		p.want = img
 	}
 	best, bestRank := -1, noRank

@@ -66,6 +66,9 @@ const (
 	EventSnapshotted EventType = "sandbox.snapshotted"
 	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
 	EventCarried EventType = "sandbox.carried"
+	// EventSuspended means that the sandbox is suspended, and EventWoken that it runs again.
+	EventSuspended EventType = "sandbox.suspended"
+	EventWoken     EventType = "sandbox.woken"
 )
 
 // eventData is the data of sandbox events.

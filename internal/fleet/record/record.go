@@ -49,6 +49,9 @@ type Sandbox struct {
 	Limits engine.Limits `json:"limits"`
 	GPU    string        `json:"gpu,omitempty"` // as in the request
 
+	// StartCommand runs while the sandbox does.
+	StartCommand []string `json:"start_command,omitempty"`
+
 	Status      Status  `json:"status"`
 	Reason      string  `json:"reason,omitempty"`        // one sentence: why it failed, was lost or ended
 	End         string  `json:"end,omitempty"`           // EndLifetime or EndIdle, if that was the cause
@@ -63,6 +66,9 @@ type Sandbox struct {
 	Expires            time.Time `json:"expires_at"`
 	LastUsed           time.Time `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
+	IdleAction         string    `json:"idle_action,omitempty"`          // spec.IdleSuspend, or "" for the end
+	Suspended          time.Time `json:"suspended_at,omitzero"`          // since when it is suspended
+	SuspendedSeconds   float64   `json:"suspended_seconds,omitempty"`    // of earlier suspensions, until Suspended
 	Cost               float64   `json:"cost_usd"`                       // so far, by the prices of the server
 
 	// Denials are the last denials of the network policy, oldest first; equal ones are merged.
@@ -78,10 +84,24 @@ type Sandbox struct {
 	// receive them either.
 	Withheld []string `json:"-"`
 
-	// Handle, Commands and Denied are for recovery and not for clients.
-	Handle   engine.Handle `json:"-"`
-	Commands []Command     `json:"-"`
-	Denied   uint64        `json:"-"` // Seq of the last published denial
+	// Handle, Commands, Denied and Suspension are for recovery and not for clients.
+	Handle     engine.Handle `json:"-"`
+	Commands   []Command     `json:"-"`
+	Denied     uint64        `json:"-"` // Seq of the last published denial
+	Suspension Suspension    `json:"-"`
+}
+
+// Suspension is what was kept of a sandbox when it was suspended.
+type Suspension struct {
+	// Base is the ID of the image that the sandbox runs from, or continues to run from with its processes, if that
+	// image is of an earlier suspension. It belongs to the sandbox.
+	Base string `json:"base,omitempty"`
+	// Image is the ID of the image of its files while it is suspended. It belongs to the sandbox.
+	Image string `json:"image,omitempty"`
+	// Checkpoint is the ID of the checkpoint with its processes; "" if they were not kept.
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Commands are those that continue with the processes, with their deadlines as of the suspension.
+	Commands []Command `json:"commands,omitempty"`
 }
 
 // Command is the recovery data of a running command.
@@ -112,9 +132,11 @@ func (s Sandbox) Clone() Sandbox {
 	s.Notes = slices.Clone(s.Notes)
 	s.Network = s.Network.Clone()
 	s.Ports = slices.Clone(s.Ports)
+	s.StartCommand = slices.Clone(s.StartCommand)
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
 	s.Denials = slices.Clone(s.Denials)
+	s.Suspension.Commands = slices.Clone(s.Suspension.Commands)
 	if s.S3 != nil {
 		own := *s.S3
 		s.S3 = &own
@@ -209,8 +231,9 @@ func (s Sandbox) Again(rules spec.Rules) spec.Request {
 		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 		Processes: s.Limits.Processes, Files: s.Limits.Files,
 		VolumeFiles:        min(s.Limits.VolumeFiles, rules.Defaults.VolumeFiles),
-		TimeoutSeconds:     min(s.Expires.Sub(s.Started), rules.Timeouts.MaxLife).Seconds(),
-		IdleTimeoutSeconds: s.IdleTimeoutSeconds, SnapshotOnEnd: s.SnapshotOnEnd,
+		TimeoutSeconds:     min(s.Life(), rules.Timeouts.MaxLife).Seconds(),
+		IdleTimeoutSeconds: s.IdleTimeoutSeconds, IdleAction: s.IdleAction, StartCommand: s.StartCommand,
+		SnapshotOnEnd: s.SnapshotOnEnd,
 	}
 	if len(rules.Isolations) > 0 { // if the kind is no longer allowed, the request is refused rather than changed
 		req.Isolation = s.Engine
@@ -236,6 +259,33 @@ func (s Sandbox) EndReason(end engine.End) string {
 	return cmp.Or(end.Detail, "it ended by itself")
 }
 
+// Ran returns how long the sandbox has run until at. The time in which it was suspended does not count.
+func (s Sandbox) Ran(at time.Time) time.Duration {
+	if s.Started.IsZero() {
+		return 0
+	}
+	if !s.Suspended.IsZero() {
+		at = s.Suspended
+	}
+	return max(0, at.Sub(s.Started)-time.Duration(s.SuspendedSeconds*float64(time.Second)))
+}
+
+// Life returns the lifetime that the sandbox was given.
+func (s Sandbox) Life() time.Duration {
+	return s.Expires.Sub(s.Started) - time.Duration(s.SuspendedSeconds*float64(time.Second))
+}
+
+// Woken changes the record of a suspended sandbox when its suspension ends: its lifetime did not pass meanwhile.
+func (s *Sandbox) Woken(at time.Time) {
+	if s.Suspended.IsZero() {
+		return
+	}
+	slept := max(0, at.Sub(s.Suspended))
+	s.Expires = s.Expires.Add(slept)
+	s.SuspendedSeconds += slept.Seconds()
+	s.Suspended = time.Time{}
+}
+
 // Holder returns the account whose volumes, secrets and images the sandbox uses.
 func (s Sandbox) Holder() string { return cmp.Or(s.Owner, s.Account) }
 
@@ -248,7 +298,7 @@ func (s Sandbox) SyncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate 
 // Totals is the total usage of an account's sandboxes.
 type Totals struct {
 	Sandboxes int
-	Seconds   float64 // from each start to the end, or until now
+	Seconds   float64 // from each start to the end, or until now, without suspensions
 	Cost      float64 // USD, by the prices of that time
 }
 
@@ -259,7 +309,5 @@ func (t *Totals) Add(s Sandbox, now time.Time) {
 	}
 	t.Sandboxes++
 	t.Cost += s.Cost
-	if !s.Started.IsZero() {
-		t.Seconds += max(0, now.Sub(s.Started).Seconds())
-	}
+	t.Seconds += s.Ran(now).Seconds()
 }

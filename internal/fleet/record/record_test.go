@@ -70,3 +70,27 @@ func TestFilterCheck(t *testing.T) {
 		}
 	}
 }
+
+// TestRan checks that neither the time that a sandbox has run nor its lifetime has the time of its suspensions.
+func TestRan(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
+	s := Sandbox{}
+	if s.Ran(at(5)) != 0 {
+		t.Error("a sandbox ran that never started")
+	}
+	s = Sandbox{Started: start, Expires: at(60)}
+	if got := s.Ran(at(10)); got != 10*time.Minute {
+		t.Errorf("it ran %v", got)
+	}
+	s.Suspended = at(10)
+	if got := s.Ran(at(30)); got != 10*time.Minute || s.Life() != time.Hour {
+		t.Errorf("asleep: it ran %v of %v", got, s.Life())
+	}
+	s.Woken(at(40))
+	s.Woken(at(45)) // it is awake
+	if got := s.Ran(at(50)); got != 20*time.Minute || s.Life() != time.Hour || !s.Expires.Equal(at(90)) {
+		t.Errorf("awake: it ran %v of %v, until %v", got, s.Life(), s.Expires)
+	}
+}

@@ -18,17 +18,19 @@ const (
 	Terminated Status = "terminated" // ended on request
 	Failed     Status = "failed"     // could not be created, ended by itself, or could not be released
 	Lost       Status = "lost"       // should run, but the engine cannot reach it; the Fleet searches for it
+	Suspended  Status = "suspended"  // its files are kept, and its processes if possible; operations wake it
 )
 
 // Statuses lists every state.
-var Statuses = []Status{Creating, Running, Stopping, Terminated, Failed, Lost}
+var Statuses = []Status{Creating, Running, Stopping, Terminated, Failed, Lost, Suspended}
 
 // transitions lists the allowed changes of state.
 var transitions = map[Status][]Status{
 	Creating:   {Running, Failed},
-	Running:    {Stopping, Failed, Lost},
+	Running:    {Stopping, Failed, Lost, Suspended},
 	Stopping:   {Terminated, Failed},
 	Lost:       {Running, Stopping, Terminated},
+	Suspended:  {Running, Stopping},
 	Terminated: {},
 	Failed:     {},
 }

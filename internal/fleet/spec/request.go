@@ -51,9 +51,16 @@ type Request struct {
 	GPU string `json:"gpu,omitempty"`
 
 	TimeoutSeconds float64 `json:"timeout_seconds,omitempty"` // lifetime; 0 means the default
-	// IdleTimeoutSeconds is the time without any command or operation after which the sandbox ends; 0 means the
-	// default.
+	// IdleTimeoutSeconds is the time without any command or operation after which the sandbox ends or is suspended; 0
+	// means the default.
 	IdleTimeoutSeconds float64 `json:"idle_timeout_seconds,omitempty"`
+
+	// IdleAction is what happens at the idle limit: IdleEnd or IdleSuspend; "" is IdleEnd. A suspended sandbox wakes at
+	// the next operation on it.
+	IdleAction string `json:"idle_action,omitempty"`
+	// StartCommand is a program with its arguments that starts with the sandbox, and again when the sandbox wakes
+	// without its processes. It does not keep the sandbox from becoming idle.
+	StartCommand []string `json:"start_command,omitempty"`
 
 	// SnapshotOnEnd creates an image of the sandbox's files before its resources are released, however it ends: by
 	// request, by its lifetime, by its idle limit or because memory runs out. Sandbox.SnapshotID is the image,
@@ -73,6 +80,12 @@ type Request struct {
 	// Progress receives the progress of an image build, and StepQueue while the sandbox is queued for its boot.
 	Progress func(image.Progress) `json:"-"`
 }
+
+// Values of Request.IdleAction.
+const (
+	IdleEnd     = "end"
+	IdleSuspend = "suspend"
+)
 
 // Mount mounts a volume at a path. The volume is created if missing.
 type Mount struct {

@@ -115,9 +115,10 @@ func (r Rules) Plan(req Request) (Plan, error) {
 	}
 	r.checkGPU(&p, req.GPU)
 	r.checkHostname(&p, req.Hostname)
-	if req.SnapshotOnEnd {
+	if req.SnapshotOnEnd || req.IdleAction == IdleSuspend {
 		r.CheckSnapshots(&p)
 	}
+	checkStart(&p, req)
 	checkPorts(&p, req.Ports)
 	out := Plan{Request: req, Synced: volume.name, SyncedOwn: volume.own}
 	r.checkSecrets(&p, &out)
@@ -126,8 +127,24 @@ func (r Rules) Plan(req Request) (Plan, error) {
 	out.Life = CheckTime(&p, "timeout_seconds", req.TimeoutSeconds, r.Timeouts.Life, r.Timeouts.MaxLife)
 	out.Idle = CheckTime(&p, "idle_timeout_seconds", req.IdleTimeoutSeconds, r.Timeouts.Idle,
 		r.Timeouts.MaxLife)
+	if out.IdleAction == IdleSuspend && out.Idle == 0 {
+		p.Invalidf("give idle_timeout_seconds", "a sandbox without an idle limit is never suspended")
+	}
+	if out.IdleAction == IdleEnd {
+		out.IdleAction = ""
+	}
 	r.checkLimits(&p, &out)
 	return out, p.Err()
+}
+
+// checkStart adds the problems of the start command, and of what happens at the idle limit.
+func checkStart(p *Problems, req Request) {
+	if req.IdleAction != "" && req.IdleAction != IdleEnd && req.IdleAction != IdleSuspend {
+		p.Invalidf("use "+IdleEnd+" or "+IdleSuspend, "invalid idle_action %.40q", req.IdleAction)
+	}
+	if len(req.StartCommand) > 0 {
+		p.Add(engine.CheckCommand(engine.Command{Args: req.StartCommand}))
+	}
 }
 
 // isolate returns the rules for a kind of isolation, and the kind that "" stands for.

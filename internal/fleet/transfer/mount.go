@@ -33,6 +33,12 @@ func (f *Files) Mount(ctx context.Context, disk int64) (m engine.Mount, undo fun
 	if err != nil {
 		return engine.Mount{}, nil, err
 	}
+	if sb.S3.MountError != "" || sb.S3.SyncError != "" { // of the mount before a suspension
+		err = f.sandbox.Update(ctx, func(s *record.S3Volume) { s.MountError, s.SyncError = "", "" })
+		if err != nil {
+			logf.Errorf(ctx, "the record of a sandbox whose bucket is mounted again: %v", err)
+		}
+	}
 	return engine.Mount{Dir: dir, Path: sb.S3.MountPath, ReadOnly: sb.S3.ReadOnly}, func() {
 		if err := f.server.Mounts.Finish(context.WithoutCancel(ctx), sb.ID); err != nil {
 			logf.Errorf(ctx, "the mount of a sandbox that never was: %v", err)

@@ -186,6 +186,20 @@ func (f *Files) End(ctx context.Context) {
 	f.noteError(ctx, err)
 }
 
+// SendAsleep sends the volume of a sandbox that was just suspended, if it has SyncEverySeconds. It does not wait.
+func (f *Files) SendAsleep() {
+	sb := f.sandbox.Record()
+	if f.server.S3 == nil || sb.S3 == nil || sb.S3.SyncEverySeconds == 0 {
+		return
+	}
+	ctx := logf.With(f.server.Context, "sandbox_id", sb.ID, "account", sb.Account)
+	f.server.Tasks.Go(func() {
+		if err := f.server.S3.Send(ctx, job(sb)); err != nil && ctx.Err() == nil {
+			logf.Warnf(ctx, "the volume of a suspended sandbox could not be sent to S3: %v", err)
+		}
+	})
+}
+
 // noteError records why the files of an ending sandbox are not in S3.
 func (f *Files) noteError(ctx context.Context, err error) {
 	err = f.sandbox.Update(ctx, func(s *record.S3Volume) {

@@ -17,6 +17,9 @@ type Usage struct {
 	Interval   float64  `json:"interval_seconds"` // approximate time between samples; it grows with the sandbox's age
 	PeakMemory int64    `json:"peak_memory_bytes"`
 	Samples    []Sample `json:"samples"` // oldest first; the newest is as recent as possible
+	// Before is what earlier sandboxes of the engine used for this one, which was carried over or suspended. Samples
+	// include it.
+	Before engine.Usage `json:"before,omitzero"`
 }
 
 // Sample is the cumulative usage at a time.
@@ -188,10 +191,24 @@ func (m *Meter) measure(ctx context.Context, s Source) bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	used.CPU += m.kept.Before.CPU
+	used.Received += m.kept.Before.Received
+	used.Sent += m.kept.Before.Sent
 	last, _ := m.newest()
 	m.all.count(used, last.Usage)
 	m.kept.add(Sample{Time: now, Usage: used})
 	return true
+}
+
+// Renew notes that another sandbox of the engine, whose counters begin at 0, continues as this one.
+func (m *Meter) Renew(ctx context.Context) {
+	if !m.begun() {
+		m.begin(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last, _ := m.newest()
+	m.kept.Before = engine.Usage{CPU: last.CPU, Received: last.Received, Sent: last.Sent}
 }
 
 // newest returns the newest sample. m.mu is held.

@@ -244,3 +244,32 @@ func TestUsageOfAnEndedSandbox(t *testing.T) {
 		t.Errorf("with samples: %+v, %v", u, err)
 	}
 }
+
+// TestRenewedMeter checks that the counters of a sandbox go on when another one of the engine, whose counters begin
+// again, continues as it, also with a later server.
+func TestRenewedMeter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		all := &Meters{Store: s, Every: 10 * time.Second, Now: time.Now}
+		m := all.Of("sbx_1")
+		look := func(m *Meter, b *box) float64 {
+			time.Sleep(time.Minute)
+			u := m.History(t.Context(), Source{Engine: b, Current: always})
+			return u.Samples[len(u.Samples)-1].CPU
+		}
+		if got := look(m, &box{looks: 6}); got != 7 {
+			t.Errorf("at first it used %v", got)
+		}
+		m.Renew(t.Context())
+		b := &box{}
+		if got := look(m, b); got != 8 || all.Used().CPU != 8 {
+			t.Errorf("the next one: %v, the machine %v", got, all.Used().CPU)
+		}
+		m.Save(t.Context())
+		later := &Meters{Store: s, Every: 10 * time.Second, Now: time.Now}
+		if got := look(later.Of("sbx_1"), b); got != 9 || later.Used().CPU != 1 {
+			t.Errorf("the next server: %v, the machine %v", got, later.Used().CPU)
+		}
+	})
+}

@@ -57,6 +57,12 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "POST", Path: api.SandboxExtend, Handle: s.extendSandbox, Scope: write,
 			Summary: "Extend the lifetime of a sandbox", In: api.ExtendRequest{},
 			Out: api.Sandbox{}, Status: 200},
+		{Method: "POST", Path: api.SandboxSuspend, Handle: s.suspendSandbox, Scope: write,
+			Summary: "Suspend a sandbox: keep its files and, if possible, its processes, and release its resources. " +
+				"The next operation on it wakes it",
+			Out: api.Sandbox{}, Status: 200},
+		{Method: "POST", Path: api.SandboxWake, Handle: s.wakeSandbox, Scope: write,
+			Summary: "Wake a suspended sandbox", Out: api.Sandbox{}, Status: 200},
 		{Method: "POST", Path: api.SandboxNetwork, Handle: s.setNetwork, Scope: write,
 			Summary: "Change the network policy of a running sandbox", In: api.Network{},
 			Out: api.Sandbox{}, Status: 200},
@@ -253,6 +259,16 @@ func (s *Service) extendSandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	changed, err := s.Fleet.Extend(r.Context(), edge.Account(r), r.PathValue("id"), life, idle)
+	return edge.Send(w, http.StatusOK, sandboxOut, changed, err)
+}
+
+func (s *Service) suspendSandbox(w http.ResponseWriter, r *http.Request) error {
+	changed, err := fleet.Suspend(r.Context(), s.Fleet, edge.Account(r), r.PathValue("id"))
+	return edge.Send(w, http.StatusOK, sandboxOut, changed, err)
+}
+
+func (s *Service) wakeSandbox(w http.ResponseWriter, r *http.Request) error {
+	changed, err := fleet.Wake(r.Context(), s.Fleet, edge.Account(r), r.PathValue("id"))
 	return edge.Send(w, http.StatusOK, sandboxOut, changed, err)
 }
 

@@ -329,9 +329,10 @@ func (r Recipe) check() error {
 	case len(s.Env) > 0:
 		return errors.Remedy(errors.Newf(errors.Invalid, "the environment of a repository's sandbox would not be kept"),
 			"put it into a secret, and name that")
-	case s.Name != "" || s.SnapshotOnEnd || s.User != "" || s.Workdir != "":
+	case s.Name != "" || s.SnapshotOnEnd || s.User != "" || s.Workdir != "" || s.IdleAction != "" ||
+		len(s.StartCommand) > 0:
 		return errors.Newf(errors.Invalid,
-			"name, user, workdir and snapshot_on_end are not for sandboxes of repositories")
+			"name, user, workdir, idle_action, start_command and snapshot_on_end are not for sandboxes of repositories")
 	}
 	return nil
 }

@@ -133,6 +133,13 @@ func TestKilledAtNamedPoints(t *testing.T) {
 			}
 			h.Must("backup", "saved.tar")
 		}},
+		{"sandbox.preserved", []string{"sandbox", "suspend", "box"}, boxIsWhole},
+		{"sandbox.suspended", []string{"sandbox", "suspend", "box"}, func(t *testing.T, h *host.Host) {
+			if got := h.Sandbox("box").Status; got != "suspended" {
+				t.Errorf("the sandbox is %s", got)
+			}
+		}},
+		{"sandbox.woken", []string{"sandbox", "wake", "box"}, boxIsWhole},
 		{"sandbox.stopping", []string{"sandbox", "rm", "box"}, boxEnds},
 		{"sandbox.released", []string{"sandbox", "rm", "box"}, boxEnds},
 	} {
@@ -141,6 +148,11 @@ func TestKilledAtNamedPoints(t *testing.T) {
 		}
 	}
 	h.Must("end", "--discard", session)
+}
+
+// boxIsWhole checks that a sandbox has its files, asleep or not.
+func boxIsWhole(t *testing.T, h *host.Host) {
+	h.Has(t, "changed", "sandbox", "exec", "box", "--", "cat", "/changed")
 }
 
 // killAt has a server killed and checks the state that the next one finds.

@@ -425,7 +425,13 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) (err error) {
 		return conn.SendJSON(wire.KindReply, wire.Reply{Processes: k.processes()})
 	case req.Op == wire.Info:
 		state := k.state()
-		return conn.SendJSON(wire.KindReply, wire.Reply{State: &state})
+		reply := wire.Reply{State: &state}
+		k.mu.Lock()
+		if k.args.Claim != nil {
+			reply.Claim = &wire.ClaimArgs{Spec: k.args.Claim.Spec}
+		}
+		k.mu.Unlock()
+		return conn.SendJSON(wire.KindReply, reply)
 	case req.Op == wire.Wait:
 		k.awaitEnd(conn)
 		return conn.SendJSON(wire.KindReply, wire.Reply{End: &k.end})

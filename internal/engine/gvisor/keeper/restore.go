@@ -21,6 +21,7 @@ import (
 // restoration is the start of a sandbox from a checkpoint.
 type restoration struct {
 	dir    string
+	init   string // path of the init program's image
 	saved  *wire.Saved
 	claim  *wire.ClaimArgs
 	state  runsc.CheckpointFiles
@@ -36,7 +37,10 @@ type restoration struct {
 // restore boots gVisor with the checkpoint in k.args.Restore, and takes over its commands.
 func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	r := &restoration{dir: k.args.Restore, claim: claim, pipes: map[string]*plumbing{}, links: &runsc.Links{},
-		checked: make(chan struct{})}
+		init: filepath.Join(k.args.Dir, wire.CheckpointInit), checked: make(chan struct{})}
+	if _, err := os.Stat(r.init); err != nil {
+		r.init = filepath.Join(r.dir, wire.CheckpointInit)
+	}
 	defer func() {
 		r.close()
 		if err != nil {
@@ -59,7 +63,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	if err == nil {
 		err = k.onThread(func() error {
 			args := k.args
-			args.Ref, args.Init = r.saved.Ref, filepath.Join(r.dir, wire.CheckpointInit)
+			args.Ref, args.Init = r.saved.Ref, r.init
 			k.guest, err = guest.BootWith(guest.Options{Args: args, Tools: k.tools}, kept, r.start)
 			return err
 		})
@@ -95,7 +99,7 @@ func (r *restoration) connect() (ours *os.File, err error) {
 // check verifies that the checkpoint's files are complete and unchanged.
 func (r *restoration) check() error {
 	// Images are not read completely.
-	for _, name := range []string{r.claim.Root, filepath.Join(r.dir, wire.CheckpointInit)} {
+	for _, name := range []string{r.claim.Root, r.init} {
 		if _, err := os.Stat(name); err != nil {
 			return wire.Damaged(err)
 		}

@@ -10,7 +10,8 @@ import (
 )
 
 // Keeper is a Client of a keeper that serves all operations: those of networks, ports, usage and snapshots, too. It
-// implements engine.Networker, engine.Interceptor, engine.Dialer, engine.Meter and engine.Snapshotter.
+// implements engine.Networker, engine.Interceptor, engine.Dialer, engine.Meter, engine.Snapshotter and
+// engine.Described.
 type Keeper struct{ Client }
 
 // Usage implements engine.Meter.
@@ -23,6 +24,24 @@ func (k *Keeper) Usage(ctx context.Context) (engine.Usage, error) {
 		return engine.Usage{}, err
 	}
 	return *reply.Usage, nil
+}
+
+// Spec implements engine.Described.
+func (k *Keeper) Spec(ctx context.Context) (engine.Spec, error) {
+	reply, err := k.Call(ctx, Request{Op: Info})
+	if err == nil && (reply.Claim == nil || reply.Claim.Spec == nil) {
+		err = Undescribed(k.ID)
+	}
+	if err != nil {
+		return engine.Spec{}, err
+	}
+	return *reply.Claim.Spec, nil
+}
+
+// Undescribed is the error of Spec for a sandbox whose keeper does not have it.
+func Undescribed(id string) error {
+	return errors.Newf(errors.Unsupported,
+		"an earlier version of Harvest made the sandbox %s, and another one cannot be made like it", id)
 }
 
 // SetNetwork implements engine.Networker.

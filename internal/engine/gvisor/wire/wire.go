@@ -81,7 +81,7 @@ const (
 	Control   Operation = "control"   // Reply: signals, kills or resizes a command
 	Processes Operation = "processes" // Reply with Processes
 	Wait      Operation = "wait"      // Reply with End when the sandbox has ended
-	Info      Operation = "info"      // Reply with State
+	Info      Operation = "info"      // Reply with State, and with Claim after the claim
 	Usage     Operation = "usage"     // Reply with Usage
 	Snapshot  Operation = "snapshot"  // KindStdout*, then Reply: the writable layer as a tar stream
 	Destroy   Operation = "destroy"   // Reply when all resources are released
@@ -202,7 +202,7 @@ type ClaimArgs struct {
 
 	OutputBytes int64 `json:",omitempty"` // kept output of each command, if not set at boot
 
-	// Spec is the sandbox's spec, for engines that can replace the sandbox and store the spec nowhere else.
+	// Spec is the sandbox's spec, which is stored nowhere else, for another sandbox like it.
 	Spec *engine.Spec `json:",omitempty"`
 }
 
