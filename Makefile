@@ -44,7 +44,7 @@ UNCOUNTED := test tools cmd/harvest/sentry internal/app/programs/pack internal/b
 	internal/engine/kubernetes \
 	internal/image/imagetest internal/session/agent/agenttest internal/store/storetest
 
-# The modules of Harvest. Those of tools/peers and tools/release have requirements of other programs.
+# The modules of Harvest. Those of tools/chart, tools/peers and tools/release have requirements of other programs.
 MODULES  := . client tools
 
 # Compilers that collect garbage less often need a sixth less time.
@@ -171,6 +171,9 @@ check: fmt
 	@$(STEP) "vet the program release" go -C tools/release vet ./...
 	@$(STEP) "test the program release" go -C tools/release test ./...
 	@$(STEP) "check go.mod of the program release" go -C tools/release mod tidy -diff
+	@$(STEP) "vet the tests of the Helm chart" go -C tools/chart vet ./...
+	@$(STEP) "test the Helm chart" go -C tools/chart test ./...
+	@$(STEP) "check go.mod of the tests of the Helm chart" go -C tools/chart mod tidy -diff
 	@$(STEP) "vet the command line" go vet -tags clientonly,man ./cmd/harvest
 	@set -e; for platform in $(CLIENTS); do $(STEP) "build harvest for $$platform" \
 		env GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -v -o /dev/null ./cmd/harvest; done

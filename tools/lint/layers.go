@@ -322,6 +322,7 @@ var rows = []row{
 	{"test/stubs/modaltest", nil, "helpers of tests know Modal's protocol only"},
 	{"test/...", []string{"..."}, "whole-run tests drive the built binary"},
 
+	{"tools/chart", nil, "its tests render the chart with Helm; they import no package of Harvest"},
 	{"tools/coverage", nil, "the gate reads profiles, not packages"},
 	{"tools/image", []string{"engine/kubernetes/podimage"}, "it makes images from the built programs"},
 	{"tools/kubernetes", []string{"tools/kubernetes/cluster"}, "the command calls package cluster"},

@@ -137,6 +137,16 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
+// TestChart checks that the API server accepts what the Helm chart renders with all options. The test cluster lacks the
+// definition of a ServiceMonitor.
+func TestChart(t *testing.T) {
+	kubetest.Cluster(t)
+	kubetest.Kubectl(t, "apply", "-f", manifest("rights.yaml"))
+	t.Cleanup(func() { kubetest.Kubectl(t, "delete", "-f", manifest("rights.yaml")) })
+	rendered := filepath.Join("..", "..", "..", "tools", "chart", "testdata", "rendered.yaml")
+	kubetest.Kubectl(t, "apply", "--dry-run=server", "-f", rendered)
+}
+
 // TestRefusals asks for pods that a cluster does not give.
 func TestRefusals(t *testing.T) {
 	kubetest.Cluster(t)
