@@ -102,7 +102,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.Prices.Check(&p)
 	o.Timeouts.Check(&p)
 	p.Require(o.Timeouts.Grace > 0 && o.Retention > 0 && o.Suspended > 0 && o.UsageEvery > 0 && o.Capture > 0 &&
-		o.Warm >= 0, "the grace period, the retention, the longest suspension, the time between samples, the capture and "+
-		"the warm pool must not be negative")
+		o.Warm >= 0, "the grace period, the retention, the longest suspension, the time between samples, the "+
+		"capture and the warm pool must not be negative")
 	return o, p.Err()
 }

@@ -26,9 +26,9 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 '`
 
 // Suspension suspends a sandbox and wakes it by requests to its port: by hand, when it is idle, and after the server
-// was killed. processes says whether its processes are kept. gone checks that the engine has nothing of it. flags are
-// those of its creation.
-func Suspension(t *testing.T, h *Host, processes bool, gone func(id string), flags ...string) {
+// was killed. processes says whether its processes are kept. left returns what the engine has of it. flags are those of
+// its creation.
+func Suspension(t *testing.T, h *Host, processes bool, left func() []string, flags ...string) {
 	t.Helper()
 	created := append([]string{"sandbox", "create", "--name", "site", "--env", "WHO=environment-of-the-sandbox", "-p",
 		"8000", "--idle-timeout", "1h", "--idle-action", "suspend", "--start",
@@ -40,12 +40,15 @@ func Suspension(t *testing.T, h *Host, processes bool, gone func(id string), fla
 		t.Fatalf("it answers %q", first)
 	}
 	drawn := strings.Fields(first)[1]
+	if len(left()) == 0 {
+		t.Error("the engine has nothing of a sandbox that runs")
+	}
 	asleep := func() {
 		t.Helper()
 		if got := h.Sandbox("site"); got.Status != "suspended" || got.ID != box.ID {
 			t.Fatalf("%s is %s (%s)", got.ID, got.Status, got.Reason)
 		}
-		gone(box.ID)
+		testenv.Eventually(t, "the engine has nothing of it", func() bool { return len(left()) == 0 })
 	}
 	awake := func(content string) {
 		t.Helper()

@@ -150,6 +150,9 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 // adopt notes a pod of an earlier process, and protects its image.
 func (e *Engine) adopt(ctx context.Context, p *corev1.Pod) {
 	h := &holding{id: p.Annotations[noteSandbox]}
+	if deleted(p) { // for a suspension, for example: another pod may have the sandbox by now
+		h.id = ""
+	}
 	if img := p.Annotations[noteImage]; img != "" {
 		release, err := e.opts.Images.Use(img, engine.Holder(h.id))
 		if err != nil {

@@ -141,6 +141,11 @@ func (p *pods) wait(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
+// deleted reports whether a pod is being deleted, without the time to carry its sandbox over. p may be nil.
+func deleted(p *corev1.Pod) bool {
+	return p != nil && p.DeletionTimestamp != nil && !leaving(p, time.Now())
+}
+
 // endOf returns how the sandbox of a pod has ended, as far as Kubernetes knows. It returns nil if the pod can still
 // run, and for a pod that is not known: see gone.
 func endOf(p *corev1.Pod) *engine.End {
@@ -153,7 +158,7 @@ func endOf(p *corev1.Pod) *engine.End {
 	switch {
 	case p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded:
 		return &engine.End{Lost: true, Detail: "Kubernetes ended the pod" + reasonOf(p)}
-	case p.DeletionTimestamp != nil && !leaving(p, time.Now()):
+	case deleted(p):
 		return &engine.End{Lost: true, Detail: "the pod was deleted" + reasonOf(p)}
 	}
 	return nil

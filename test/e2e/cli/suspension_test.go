@@ -28,10 +28,12 @@ func TestSuspension(t *testing.T) {
 			h := host.New(t, "gvisor", host.GVisor(t))
 			h.Env.Setenv("HARVEST_ISOLATION_ALLOWED", "gvisor,container")
 			h.Env.Setenv("HARVEST_POOL", "0")
-			host.Suspension(t, h, c.processes, func(id string) {
-				if left, err := filepath.Glob(filepath.Join(h.Data, "engine", "*", "*")); err != nil || len(left) > 0 {
-					t.Errorf("the engine has %q of %s, %v", left, id, err)
+			host.Suspension(t, h, c.processes, func() []string {
+				left, err := filepath.Glob(filepath.Join(h.Data, "sandboxes", "*"))
+				if err != nil {
+					t.Error(err)
 				}
+				return left
 			}, c.flags...)
 		})
 	}
