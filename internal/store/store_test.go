@@ -246,7 +246,8 @@ func oldRows(t *testing.T) []oldRow {
 	return []oldRow{
 		{1, "sandboxes", "id, account, name, status, live, ended_at, data",
 			"'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
-			[]any{sb.Ended.UnixMilli(), text(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
+			[]any{sb.Ended.UnixMilli(), text(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld,
+				sb.Suspension})}},
 		{1, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at",
 			`'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
 		{1, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},

@@ -58,7 +58,10 @@ func Full(id string) record.Sandbox {
 		Stages: []record.Stage{{Name: "image", MS: 1.25}}, Warm: true,
 		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour),
 		LastUsed:           day.Add(2 * time.Second),
-		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
+		IdleTimeoutSeconds: 90.5, IdleAction: "suspend", StartCommand: []string{"serve", "it"},
+		Cost: 0.000123,
+		Suspension: record.Suspension{Base: "img_1", Image: "img_2", Checkpoint: "chk_1",
+			Commands: []record.Command{{ID: "p2", Deadline: day.Add(time.Hour), Background: true}}},
 		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
 		Denied:   7,
 		Withheld: []string{"MODEL_KEY"},
@@ -342,7 +345,8 @@ func totals(t *testing.T, s record.Store) {
 	want("acme", record.Totals{Sandboxes: 3, Seconds: 59, Cost: 0.000123})
 	want("other", record.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
 	want("nobody", record.Totals{})
-	running.Status, running.Ended = record.Terminated, day.Add(90*time.Minute)
+	running.Status, running.Ended = record.Terminated, day.Add(120*time.Minute)
+	running.SuspendedSeconds = 1800 // which do not count
 	put(t, s, running)
 	running.Reason = "told once more"
 	put(t, s, running, theirs)

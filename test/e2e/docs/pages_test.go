@@ -189,7 +189,8 @@ var pages = map[string]page{
 		`harvest compare --agents claude,opencode --test "make test" "fix the failing test"`: models,
 		"harvest login claude": providers,
 	}},
-	"snapshots.md": {},
+	"snapshots.md":  {},
+	"suspension.md": {},
 	"start.md": {quick: true, not: map[string]string{
 		"git clone https://github.com/RelevanceAI/harvest && cd harvest": internet,
 		"make run": checkout, "sudo install bin/harvest /usr/local/bin/": checkout,
