@@ -189,8 +189,10 @@ var pages = map[string]page{
 		`harvest compare --agents claude,opencode --test "make test" "fix the failing test"`: models,
 		"harvest login claude": providers,
 	}},
-	"snapshots.md":  {},
-	"suspension.md": {},
+	"snapshots.md": {},
+	"suspension.md": {not: map[string]string{
+		"harvest sandbox port site 3000 --link": "needs a server with an address; test/e2e/cli has one",
+	}},
 	"start.md": {quick: true, not: map[string]string{
 		"git clone https://github.com/RelevanceAI/harvest && cd harvest": internet,
 		"make run": checkout, "sudo install bin/harvest /usr/local/bin/": checkout,
