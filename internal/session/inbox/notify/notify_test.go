@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/session/inbox"
 	"github.com/RelevanceAI/harvest/internal/session/inbox/notify"
 )
@@ -197,8 +198,8 @@ func TestCommandFailures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat")
-	if err == nil && !strings.Contains(string(stat), ") Z ") {
-		t.Errorf("its descendant still runs: %s", stat)
-	}
+	testenv.Eventually(t, "its descendant has ended", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }
