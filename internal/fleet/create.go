@@ -182,7 +182,7 @@ func (f *Fleet) checkQuotas(account string, p plan, wakes *entry) error {
 		case e.reserves():
 			inUse.Add(e.cpu, e.memory)
 		case e != wakes:
-			inUse.Sandboxes++ // what is kept of it needs the disk
+			inUse.Sandboxes++ // its kept state needs the disk
 		}
 	}
 	return f.opts.Quotas.Admit(inUse, p.ReservedCPU, p.ReservedMemory)

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
 
-// A suspended sandbox has no resources of the engine and reserves none. Its record says what was kept of it: always an
+// A suspended sandbox has no resources of the engine and reserves none. Its record names the kept state: always an
 // image of its files, and a checkpoint with its processes if the engine can make one. What no record has, its Spec with
 // the environment, is sealed in the vault.
 //
@@ -130,7 +130,7 @@ func suspendable(e *entry) error {
 	return nil
 }
 
-// preserved is what was kept of a sandbox that is not suspended yet.
+// preserved is the kept state of a sandbox that is not suspended yet.
 type preserved struct {
 	image, checkpoint string // IDs; "" for none
 	commands          []record.Command
@@ -203,7 +203,7 @@ func fallAsleep(ctx context.Context, f *Fleet, e *entry, box engine.Sandbox, kep
 		}
 		return nil
 	}, record.EventSuspended)
-	// If that fails too, nobody knows what is on the disk, and what was kept must stay.
+	// If that fails too, the state on the disk is unknown, and the kept state must stay.
 	if changed && err != nil {
 		_, undone := f.update(ctx, e, func(sb *record.Sandbox) error {
 			if err := sb.RequireStatus(record.Suspended); err != nil {
@@ -228,7 +228,7 @@ func fallAsleep(ctx context.Context, f *Fleet, e *entry, box engine.Sandbox, kep
 }
 
 // preserve keeps what another sandbox needs to continue as e, which runs as box and has no activity but detached
-// commands. kept has what it has kept, also on failure.
+// commands. It fills kept step by step, also on failure.
 func preserve(ctx context.Context, f *Fleet, e *entry, box engine.Sandbox, kept *preserved) error {
 	described, ok := box.(engine.Described)
 	if !ok || f.opts.Secrets == nil {
@@ -302,7 +302,7 @@ func useOwn(f *Fleet, e *entry, id string) error {
 	return nil
 }
 
-// drop removes what was kept of e: its Spec, a checkpoint and an image.
+// drop removes the kept state of e: its Spec, a checkpoint and an image.
 func drop(ctx context.Context, f *Fleet, e *entry, checkpoint, img string) {
 	ctx = context.WithoutCancel(ctx)
 	dropImage(ctx, f, e, img)
@@ -314,7 +314,7 @@ func drop(ctx context.Context, f *Fleet, e *entry, checkpoint, img string) {
 		err = errors.Join(err, f.checkpoints.Remove(ctx, checkpoint))
 	}
 	if err != nil {
-		logf.Warnf(ctx, "remove what was kept of a suspended sandbox: %v", err)
+		logf.Warnf(ctx, "remove the kept state of a suspended sandbox: %v", err)
 	}
 }
 
@@ -342,7 +342,7 @@ func dropImage(ctx context.Context, f *Fleet, e *entry, id string) {
 	}
 }
 
-// forget removes what was kept of a sandbox that ends.
+// forget removes the kept state of a sandbox that ends.
 func forget(ctx context.Context, f *Fleet, e *entry) {
 	s := f.current(e).Suspension
 	if s.Base != "" {
@@ -366,6 +366,6 @@ func sweepKept(ctx context.Context, f *Fleet, entries []*entry) {
 		return
 	}
 	if err := secret.KeepOnlyFor(ctx, f.opts.Secrets, asleep); err != nil {
-		logf.Errorf(ctx, "remove what was kept of sandboxes: %v", err)
+		logf.Errorf(ctx, "remove the kept state of earlier sandboxes: %v", err)
 	}
 }

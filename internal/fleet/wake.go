@@ -231,7 +231,7 @@ func specOf(ctx context.Context, f *Fleet, e *entry) (made engine.Spec, err erro
 	}
 	sb := f.current(e)
 	if err != nil {
-		err = errors.Explainf(err, errors.Internal, "what was kept of the suspended sandbox %s cannot be read", e.id)
+		err = errors.Explainf(err, errors.Internal, "the kept state of the suspended sandbox %s cannot be read", e.id)
 		return made, errors.Remedy(err, "create another one with its files: harvest sandbox create --image %s",
 			sb.Suspension.Image)
 	}

@@ -31,7 +31,7 @@ const snapshotPrefix = "snapshot-"
 type Snapshot struct {
 	Size int64  `json:"size_bytes"`     // of the layer
 	Path string `json:"path,omitempty"` // only the files below it were taken
-	// Suspension means that it belongs to a suspended sandbox. It may be removed if nobody uses it and it has no name.
+	// Suspension means that it belongs to a suspended sandbox. It may be removed if it is unused and has no name.
 	Suspension bool `json:"suspension,omitempty"`
 	// Lineage lists the snapshots that lead to this one, oldest first, including this one. Earlier
 	// images may have been deleted.

@@ -345,7 +345,7 @@ func (s *Store) RemoveOthers(ctx context.Context, note []byte, keep map[string]b
 	s.mu.Unlock()
 	for _, id := range others {
 		if err := s.Remove(ctx, id); err != nil {
-			logf.Errorf(ctx, "remove a checkpoint that nobody needs: %v", err)
+			logf.Errorf(ctx, "remove an unused checkpoint: %v", err)
 		}
 	}
 }

@@ -91,7 +91,7 @@ type Sandbox struct {
 	Suspension Suspension    `json:"-"`
 }
 
-// Suspension is what was kept of a sandbox when it was suspended.
+// Suspension is the kept state of a suspended sandbox.
 type Suspension struct {
 	// Base is the ID of the image that the sandbox runs from, or continues to run from with its processes, if that
 	// image is of an earlier suspension. It belongs to the sandbox.

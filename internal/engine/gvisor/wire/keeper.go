@@ -38,7 +38,7 @@ func (k *Keeper) Spec(ctx context.Context) (engine.Spec, error) {
 	return *reply.Claim.Spec, nil
 }
 
-// Undescribed is the error of Spec for a sandbox whose keeper does not have it.
+// Undescribed is the error of Spec if the keeper lacks it.
 func Undescribed(id string) error {
 	return errors.Newf(errors.Unsupported,
 		"an earlier version of Harvest made the sandbox %s, and another one cannot be made like it", id)
