@@ -79,9 +79,8 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 }
 
 // left returns the time until e must end or be suspended, and the reason; end is "" if there is none. longest is how
-// long it may be suspended. Both the clock and the elapsed
-// time count, and the earlier end wins: setting the clock back does not prolong a lifetime. at is the current time of
-// the clock. Fleet.mu is held.
+// long it may be suspended. Both the clock and the elapsed time count, and the earlier end wins: setting the clock back
+// does not prolong a lifetime. at is the current time of the clock. Fleet.mu is held.
 func (e *entry) left(at, lived time.Time, longest time.Duration) (left time.Duration, end, reason string) {
 	sb := e.record
 	if sb.Status == record.Suspended && e.waking == nil {

@@ -91,7 +91,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	suspended := sb.Handle == (engine.Handle{}) && sb.Suspension.Image != ""
 	switch {
 	case suspended:
-		img.ID = sb.Suspension.Image
+		img.ID, err = sb.Suspension.Image, giveImage(ctx, f, sb.Suspension.Image)
 	case box == nil:
 		box, err = f.opts.Engine.Open(ctx, sb.Handle)
 	}

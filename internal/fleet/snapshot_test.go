@@ -55,6 +55,14 @@ func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image
 	return img, i.s.called(ctx, "keep")
 }
 
+// Keep notes that an image is kept.
+func (i stubImages) Keep(_ context.Context, id string) error {
+	i.s.mu.Lock()
+	defer i.s.mu.Unlock()
+	i.s.kept = append(i.s.kept, id)
+	return nil
+}
+
 // Delete deletes an image of a library.
 func (i stubImages) Delete(_ context.Context, id string) error {
 	i.s.mu.Lock()

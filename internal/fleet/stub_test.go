@@ -43,6 +43,7 @@ type stub struct {
 	builds   int                      // of the base image
 	others   []image.Image            // besides the base image
 	library  bool                     // snapshots are kept, each with an ID of its own
+	kept     []string                 // images of suspended sandboxes that were given to their users
 	absent   bool                     // the base image has to be built
 	faults   map[string][]error       // errors of the next calls, by name of the call
 	hooks    map[string]func()        // run during the call

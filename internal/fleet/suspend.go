@@ -342,6 +342,17 @@ func dropImage(ctx context.Context, f *Fleet, e *entry, id string) {
 	}
 }
 
+// giveImage gives the image of a suspended sandbox to its user, so that the collection of unused images spares it.
+func giveImage(ctx context.Context, f *Fleet, id string) error {
+	keeper, ok := f.opts.Engine.Images().(interface {
+		Keep(ctx context.Context, id string) error
+	})
+	if !ok {
+		return nil // that engine has no such collection
+	}
+	return keeper.Keep(ctx, id)
+}
+
 // forget removes the kept state of a sandbox that ends.
 func forget(ctx context.Context, f *Fleet, e *entry) {
 	s := f.current(e).Suspension

@@ -162,6 +162,9 @@ func TestEndOfSuspended(t *testing.T) {
 		if _, err := secret.Kept(t.Context(), v, sb.ID); !errors.Is(err, errors.NotFound) {
 			t.Errorf("its environment is kept: %v", err)
 		}
+		if given := slices.Contains(w.kept, asleep.Suspension.Image); given != onEnd {
+			t.Errorf("the image is given to the user: %t, want %t", given, onEnd)
+		}
 		if _, err := f.Exec(t.Context(), account, sb.ID, fleet.ExecRequest{Args: []string{"echo"}}); !errors.Is(err,
 			errors.Gone) {
 			t.Errorf("after the end: %v", err)

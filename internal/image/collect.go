@@ -131,7 +131,11 @@ func (l *Library) candidates(ctx context.Context, named bool) (found []candidate
 			}
 			return nil, 0, errors.Wrapf(err, "measure image %s", img.ID)
 		}
-		snapshot := img.Snapshot != nil && !img.Snapshot.Suspension
+		snapshot := img.Snapshot != nil
+		if snapshot && img.Snapshot.Suspension {
+			_, err := os.Stat(l.path(hexOf(img.Digest), keptFile))
+			snapshot = !errors.IsNotExist(err)
+		}
 		if snapshot || len(img.Names) > 0 && !(named && l.pulled(img)) {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/base/fault"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
@@ -24,6 +25,10 @@ import (
 // layerFile holds the layer of a snapshot, a tar stream in the form of an OCI layer.
 const layerFile = "layer.tar"
 
+// keptFile marks the snapshot of a suspended sandbox that belongs to its user by now. The manifest
+// stays as it is: other processes hold a lock on that file.
+const keptFile = "kept"
+
 // snapshotPrefix begins the names of unfinished snapshots.
 const snapshotPrefix = "snapshot-"
 
@@ -31,7 +36,8 @@ const snapshotPrefix = "snapshot-"
 type Snapshot struct {
 	Size int64  `json:"size_bytes"`     // of the layer
 	Path string `json:"path,omitempty"` // only the files below it were taken
-	// Suspension means that it belongs to a suspended sandbox. It may be removed if it is unused and has no name.
+	// Suspension means that it belongs to a suspended sandbox. It may be removed if it is unused and has no name,
+	// unless Library.Keep was called.
 	Suspension bool `json:"suspension,omitempty"`
 	// Lineage lists the snapshots that lead to this one, oldest first, including this one. Earlier
 	// images may have been deleted.
@@ -124,6 +130,18 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, taken in %v, %d bytes", img.ID, opts.Sandbox,
 		img.BuildTime.Round(time.Millisecond), img.Snapshot.Size)
 	return l.named(img, names)
+}
+
+// Keep makes the snapshot of a suspended sandbox like any other one: it stays until its user deletes
+// it. NotFound: it does not exist.
+func (l *Library) Keep(_ context.Context, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	img, err := l.byID(id)
+	if err != nil {
+		return err
+	}
+	return errors.Wrapf(atomicfile.WriteDurable(l.path(hexOf(img.Digest), keptFile), nil, 0o600), "keep image %s", id)
 }
 
 // layer fills the directory temp with parent's root and the layer, and returns the image.

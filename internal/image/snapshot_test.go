@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,20 @@ func TestEqualSnapshotsAreOne(t *testing.T) {
 	another := snapshot(t, l, parent, "same", image.SnapshotOptions{Sandbox: "sbx_2", Suspension: true})
 	if asleep.ID == one.ID || another.ID == asleep.ID || !asleep.Snapshot.Suspension || one.Snapshot.Suspension {
 		t.Errorf("%+v, %+v, %+v", one, asleep, another)
+	}
+	// A sandbox that ends while it is suspended leaves it to its user, like any snapshot.
+	for range 2 {
+		if err := l.Keep(t.Context(), asleep.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Keep(t.Context(), "img_none"); !errors.Is(err, errors.NotFound) {
+		t.Errorf("an image that does not exist: %v", err)
+	}
+	done, err := open(t, dir, &source{}).Collect(t.Context(), image.Collection{})
+	if err != nil || slices.ContainsFunc(done.Images, func(img image.Image) bool { return img.ID == asleep.ID }) ||
+		!slices.ContainsFunc(done.Images, func(img image.Image) bool { return img.ID == another.ID }) {
+		t.Errorf("collected %v, %v", done.Images, err)
 	}
 }
 

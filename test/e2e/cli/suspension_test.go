@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
@@ -36,5 +37,30 @@ func TestSuspension(t *testing.T) {
 				return left
 			}, c.flags...)
 		})
+	}
+}
+
+// TestSnapshotOfSuspended checks that a sandbox that ends while it is suspended leaves the snapshot on its end as an
+// image that stays.
+func TestSnapshotOfSuspended(t *testing.T) {
+	t.Parallel()
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Must("sandbox", "create", "--name", "box", "--snapshot-on-end")
+	h.Must("sandbox", "exec", "box", "--", "sh", "-c", "echo last >/root/file")
+	h.Must("sandbox", "suspend", "box")
+	box := h.Sandbox("box")
+	h.Must("sandbox", "rm", "box")
+	ended := h.Sandbox(box.ID)
+	if ended.SnapshotID == "" || ended.SnapshotError != "" {
+		t.Fatalf("the snapshot on its end: %q, %s", ended.SnapshotID, ended.SnapshotError)
+	}
+	t.Cleanup(func() { h.Must("image", "rm", ended.SnapshotID) })
+	if got := h.Must("run", "--image", ended.SnapshotID, "--", "cat", "/root/file"); got != "last" {
+		t.Errorf("it has %q", got)
+	}
+	digest := strings.TrimPrefix(ended.SnapshotID, "img_") // the beginning of it
+	marks, err := filepath.Glob(filepath.Join(h.Data, "images", digest+"*", "kept"))
+	if err != nil || len(marks) != 1 {
+		t.Errorf("the mark of an image that stays: %q, %v", marks, err)
 	}
 }
