@@ -36,6 +36,7 @@ var packages = []string{
 	"python3", "python3-venv", "python3-pip", "python3-dev", "python-is-python3", "git", "curl", "build-essential",
 	"libffi-dev", "libssl-dev", "zlib1g-dev",
 	"ca-certificates", "procps", "less", "nano", "vim-tiny", "iproute2", "netbase", "unzip",
+	"rsync", "openssh-client",
 }
 
 // shown are further packages whose versions are reported.

@@ -55,7 +55,7 @@ func TestBaseImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"usr/bin/python3.11", "usr/bin/git", "usr/bin/curl", "usr/bin/gcc", "usr/bin/pip",
-		"usr/bin/nano", "usr/bin/vi", "usr/include/openssl/ssl.h", "usr/include/zlib.h",
+		"usr/bin/nano", "usr/bin/vi", "usr/bin/rsync", "usr/bin/ssh", "usr/include/openssl/ssl.h", "usr/include/zlib.h",
 		"usr/include/python3.11/Python.h"} {
 		if _, err := fs.Stat(root, name); err != nil && !isLink(root, name) {
 			t.Errorf("%s: %v", name, err)
