@@ -114,11 +114,12 @@ const (
 	APIKey Kind = "key"
 	SignIn Kind = "sign-in"
 	Link   Kind = "link" // to one port of one sandbox
+	SSHKey Kind = "ssh"  // a public key, whose owner proves it by the protocol of SSH
 )
 
 // Key is the record of a key, a sign-in or a link. It has only a hash of the secret; the secret is not stored.
 type Key struct {
-	ID       string    `json:"id"` // "key_", "sig_" or "lnk_" and a ULID
+	ID       string    `json:"id"` // "key_", "ssh_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`
 	Account  string    `json:"account"`
 	Name     string    `json:"name,omitempty"`
@@ -127,7 +128,7 @@ type Key struct {
 	Created  time.Time `json:"created_at"`
 	Expires  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
-	Hash     string    `json:"-"`                     // hex SHA-256 of the secret
+	Hash     string    `json:"-"`                     // hex SHA-256 of the secret, or of the public key
 	Subject  string    `json:"subject,omitempty"`     // the person, if a provider named one; or a link's target
 	MadeBy   string    `json:"made_by,omitempty"`     // id of its maker; "" over the Unix socket or by a provider
 	Until    time.Time `json:"-"`                     // latest expiry of keys, sign-ins, links it makes; zero: none

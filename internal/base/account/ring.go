@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -176,7 +177,14 @@ func (r *Ring) touch(ctx context.Context, id string, now time.Time) {
 // List returns the keys that by may see: those of its account, or of all accounts if everyone is true and by is an
 // operator.
 func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
-	return r.list(ctx, by, everyone, APIKey)
+	keys, err := r.list(ctx, by, everyone, APIKey)
+	if err != nil {
+		return nil, err
+	}
+	public, err := r.list(ctx, by, everyone, SSHKey)
+	all := append(keys, public...)
+	slices.SortFunc(all, func(a, b Key) int { return b.Created.Compare(a.Created) })
+	return all, err
 }
 
 func (r *Ring) list(ctx context.Context, by Principal, everyone bool, kind Kind) ([]Key, error) {
@@ -196,11 +204,13 @@ func (r *Ring) list(ctx context.Context, by Principal, everyone bool, kind Kind)
 // Revoke ends a key or a sign-in. A key is named by its id or, within the account of by, by its name; a sign-in
 // by its id. NotFound if by cannot see it.
 func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
-	kind := APIKey
+	list := r.List
 	if strings.HasPrefix(ref, "sig_") {
-		kind = SignIn
+		list = func(ctx context.Context, by Principal, everyone bool) ([]Key, error) {
+			return r.list(ctx, by, everyone, SignIn)
+		}
 	}
-	keys, err := r.list(ctx, by, by.MustBeOperator() == nil, kind)
+	keys, err := list(ctx, by, by.MustBeOperator() == nil)
 	if err != nil {
 		return err
 	}
