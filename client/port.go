@@ -17,7 +17,12 @@ import (
 // when a deadline passes. Dial returns Unavailable if no process listens.
 func (c *Client) Dial(ctx context.Context, ref string, port int) (net.Conn, error) {
 	query := url.Values{"port": {strconv.Itoa(port)}}
-	ws, resp, err := websocket.Dial(ctx, c.base+api.Path(api.SandboxConnect, ref)+"?"+query.Encode(),
+	return c.socket(ctx, api.Path(api.SandboxConnect, ref)+"?"+query.Encode())
+}
+
+// socket connects to a route whose WebSocket carries bytes.
+func (c *Client) socket(ctx context.Context, path string) (net.Conn, error) {
+	ws, resp, err := websocket.Dial(ctx, c.base+path,
 		&websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
 	if err != nil {
 		if resp != nil && resp.StatusCode >= 300 {

@@ -20,6 +20,8 @@ const (
 	SandboxArchive   = "/v1/sandboxes/{id}/archive"  // ?path=
 	SandboxTerminal  = "/v1/sandboxes/{id}/terminal" // ?rows=&cols=
 	SandboxPort      = "/v1/sandboxes/{id}/ports/{port}/{path...}"
+	SSHInfo          = "/v1/ssh"
+	SandboxSSH       = "/v1/sandboxes/{id}/ssh"
 	SandboxExtend    = "/v1/sandboxes/{id}/extend"
 	SandboxSuspend   = "/v1/sandboxes/{id}/suspend"
 	SandboxWake      = "/v1/sandboxes/{id}/wake"
@@ -224,12 +226,15 @@ type AuditLine struct {
 	Path      string    `json:"path"`
 	Status    int       `json:"status"`
 
-	// SandboxID is set in lines about a request of a sandbox with the value of a secret, or with a placeholder that it
-	// may not use. Path begins with the host then.
+	// SandboxID is set in lines about a client of SSH, and in lines about a request of a sandbox with the value of a
+	// secret, or with a placeholder that it may not use. Path begins with the host of the latter.
 	SandboxID string `json:"sandbox_id,omitempty"`
-	Secret    string `json:"secret,omitempty"`  // its name
-	Refused   string `json:"refused,omitempty"` // why the secret was not used, one sentence
-	Count     int    `json:"count,omitempty"`   // of equal requests since the last line about them
+	// Command is what a client of SSH runs, or the address that it connects to. Method is "SSH" then, and Path "shell",
+	// "exec", "sftp", "forward", "listen" or "agent".
+	Command string `json:"command,omitempty"`
+	Secret  string `json:"secret,omitempty"`  // its name
+	Refused string `json:"refused,omitempty"` // why the secret was not used, one sentence
+	Count   int    `json:"count,omitempty"`   // of equal requests since the last line about them
 }
 
 // Finding is the result of a check for a feature that sandboxes need or benefit from.

@@ -11,11 +11,15 @@ type KeyRequest struct {
 	// Scopes are some of "read", "write" and "exec"; none means all of the caller's.
 	Scopes    []string `json:"scopes,omitempty"`
 	ExpiresIn float64  `json:"expires_in_seconds,omitempty"` // 0: never
+	// PublicKey makes it an SSH key instead of an API key: a line as in a file id_ed25519.pub. There is no secret then,
+	// and the role is "member".
+	PublicKey string `json:"public_key,omitempty"`
 }
 
 // Key is a key without its secret.
 type Key struct {
 	ID       string    `json:"id"`
+	Kind     string    `json:"kind"` // "key", or "ssh" for the public key of a user of SSH
 	Name     string    `json:"name"`
 	Account  string    `json:"account"`
 	Role     string    `json:"role"`
@@ -30,7 +34,8 @@ type Key struct {
 // NewKey is a key that was just created.
 type NewKey struct {
 	Key
-	Secret string `json:"key"` // for "Authorization: Bearer …"; shown only once
+	// Secret is for "Authorization: Bearer …". It is shown only once. An SSH key has none.
+	Secret string `json:"key,omitempty"`
 }
 
 // Self is the caller's identity, and the usage of its account.

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/cli/sandboxes"
 	"github.com/RelevanceAI/harvest/internal/cli/schedules"
 	"github.com/RelevanceAI/harvest/internal/cli/secrets"
+	"github.com/RelevanceAI/harvest/internal/cli/ssh"
 )
 
 // commands makes the commands of this package.
@@ -59,6 +60,7 @@ The first command that needs a server starts one.`,
 		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(secrets.Logins(c.CLI)...)
 	root.AddCommand(agents.Sessions(c.CLI)...)
+	root.AddCommand(ssh.Commands(c.CLI)...)
 	root.AddCommand(manCommands()...)
 	return root
 }

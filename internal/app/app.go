@@ -45,6 +45,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 	"github.com/RelevanceAI/harvest/internal/session/snapshots"
 	"github.com/RelevanceAI/harvest/internal/session/uploads"
+	"github.com/RelevanceAI/harvest/internal/ssh"
 	"github.com/RelevanceAI/harvest/internal/store"
 )
 
@@ -72,6 +73,8 @@ type App struct {
 	modalTCP   net.Listener  // of modal
 	modalURL   string        // address of modal for clients
 	url        string        // of tcp, for browsers
+	ssh        *ssh.Server
+	sshTCP     net.Listener  // of ssh; nil without one
 	asked      chan struct{} // closed when a client requests the shutdown
 	closers    []closer      // in the order of opening
 }
@@ -166,6 +169,9 @@ func (a *App) open(ctx context.Context) error {
 	}
 	if err := a.openModal(ctx, db, eng); err != nil {
 		return err
+	}
+	if err := a.openSSH(ctx); err != nil {
+		return errors.Stage(err, "ssh")
 	}
 	if err := a.openServer(ctx, db, eng); err != nil {
 		return err
@@ -268,8 +274,8 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Inbox: a.inbox,
 		Sessions: a.sessions, Repos: a.repos,
-		Storage: a.storage,
-		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url,
+		Storage: a.storage, SSH: a.sshOptions(),
+		Keys: a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url,
 		ModalURL: a.modalURL, ModalAuthority: a.modalAuthority(),
 		Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies,
 		Rate: a.cfg.Server.Rate, Audit: a.audit,
@@ -317,6 +323,14 @@ func (a *App) Serve(ctx context.Context) error {
 			return a.modal.Serve(a.modalTCP)
 		})
 	}
+	shells, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	if a.sshTCP != nil {
+		g.Go(func() error {
+			defer end()
+			return a.ssh.Serve(shells, a.sshTCP)
+		})
+	}
 	select {
 	case <-ctx.Done():
 	case <-a.asked:
@@ -326,6 +340,7 @@ func (a *App) Serve(ctx context.Context) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	stopping, cancel := context.WithTimeout(ctx, leave)
+	hangUp()
 	a.server.Stop(stopping)
 	cancel()
 	// Close the listener first: a process that gets the lock must not find this server's socket.

@@ -85,6 +85,13 @@ func CheckListen(ctx context.Context, cfg config.Config) error {
 		}
 		defer l.Close()
 	}
+	if cfg.Server.SSHListen != config.NoListen {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Server.SSHListen)
+		if err != nil {
+			return errors.Stage(listenError(err, cfg.Server.SSHListen), "ssh")
+		}
+		defer l.Close()
+	}
 	return nil
 }
 

@@ -1,12 +1,16 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
@@ -40,15 +44,36 @@ func (s *Server) createKey(ring *account.Ring, w http.ResponseWriter, r *http.Re
 	if err != nil {
 		return err
 	}
-	made, secret, err := ring.Create(r.Context(), edge.PrincipalOf(r.Context()), account.Request{
+	by, wanted := edge.PrincipalOf(r.Context()), account.Request{
 		Name: req.Name, Account: req.Account, Role: account.Role(req.Role), Life: life,
 		Scopes: edge.Each(req.Scopes, func(text string) account.Scope { return account.Scope(text) }),
-	})
+	}
+	if req.PublicKey != "" {
+		made, err := addPublic(r.Context(), ring, by, wanted, req.PublicKey)
+		return edge.Send(w, http.StatusCreated, func(k account.Key) api.NewKey { return api.NewKey{Key: keyOut(k)} },
+			made, err)
+	}
+	made, secret, err := ring.Create(r.Context(), by, wanted)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	return edge.Respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
+}
+
+// addPublic adds an SSH key, which is a line as in a file id_ed25519.pub.
+func addPublic(ctx context.Context, ring *account.Ring, by account.Principal, wanted account.Request,
+	line string) (account.Key, error) {
+	key, comment, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
+	if err != nil {
+		err = errors.Explainf(err, errors.Invalid, "this is not a public key of SSH")
+		return account.Key{}, errors.Remedy(err, "send the content of a file such as id_ed25519.pub, not of id_ed25519")
+	}
+	if wanted.Role == account.Admin {
+		return account.Key{}, errors.Newf(errors.Invalid, "an SSH key has the role member")
+	}
+	wanted.Name = cmp.Or(wanted.Name, comment)
+	return account.AddPublic(ctx, ring, by, wanted, key.Marshal())
 }
 
 func (s *Server) listKeys(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
@@ -178,7 +203,7 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, value string,
 
 func keyOut(k account.Key) api.Key {
 	return api.Key{
-		ID: k.ID, Name: k.Name, Account: k.Account, Role: string(k.Role), Scopes: scopesOut(k.Scopes),
+		ID: k.ID, Kind: string(k.Kind), Name: k.Name, Account: k.Account, Role: string(k.Role), Scopes: scopesOut(k.Scopes),
 		Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC(), MadeBy: k.MadeBy,
 	}
 }

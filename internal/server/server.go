@@ -66,6 +66,7 @@ type Options struct {
 	Sessions  *session.Manager    // nil: not supported
 	Repos     *repo.Manager       // nil: not supported
 	Storage   *storage.Manager    // nil: S3 is not supported
+	SSH       SSH                 // zero: not supported
 
 	URL string // address of the server for browsers; "" if none
 	// ModalURL is the address for programs written for Modal; "" if none.

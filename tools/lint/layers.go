@@ -8,8 +8,8 @@ import (
 
 // subjects are the folders of the tree from the bottom to the top, without internal. A package may import packages of
 // its own subject and of those below it.
-var subjects = []string{"client", "base", "s3", "image", "engine", "fleet", "session", "store", "modal", "web",
-	"mcp", "server", "cli", "app", "cmd", "test", "tools"}
+var subjects = []string{"client", "base", "s3", "image", "engine", "fleet", "session", "store", "modal", "ssh",
+	"web", "mcp", "server", "cli", "app", "cmd", "test", "tools"}
 
 // height is the position of a package's subject, or -1 if it has none.
 func height(pkg string) int {
@@ -279,6 +279,10 @@ var rows = []row{
 		"session/inbox", "session/repo", "web"},
 		"the server uses contracts; let app name the concrete engine"},
 
+	{"ssh/inside", nil, "it runs in sandboxes, without a server"},
+	{"ssh", []string{"base/account", "base/atomicfile", "base/logf", "engine", "fleet", "fleet/commands", "ssh/inside"},
+		"it connects clients of SSH with sandboxes; app gives it the names and keys"},
+
 	{"web", nil, "the UI is files; the server serves them"},
 
 	{"mcp", []string{"client", "client/api", "session/git"},
@@ -300,12 +304,14 @@ var rows = []row{
 		commandsHint},
 	{"cli/repos", []string{"cli", "cli/chat", "client", "client/api"}, commandsHint},
 	{"cli/schedules", []string{"cli", "client", "client/api"}, commandsHint},
+	{"cli/ssh", []string{"base/atomicfile", "cli", "client", "client/api"}, commandsHint},
 	{"cli/secrets", []string{"base/binding", "base/secret", "cli", "client", "client/api"}, commandsHint},
 
 	{"app/programs", nil, "it unpacks programs; app and the command line start them"},
 	{"app/programs/own", []string{"image/dockerfile/mounts", "image/trust/installer", "session/agent/acp",
 		"session/agent/acp/bridge", "session/agent/opencode", "session/agent/opencode/bridge",
-		"session/agent/release", "session/agent/scripted", "session/agent/scripted/program", "session/model/tunnel"},
+		"session/agent/release", "session/agent/scripted", "session/agent/scripted/program", "session/model/tunnel",
+		"ssh/inside"},
 		"it lists programs; each belongs to the package that starts it"},
 	{"app/programs/pack", nil, "it compresses files for the build"},
 	{"app/startup", []string{"client/api"}, "the command and the server that it starts share these few names"},

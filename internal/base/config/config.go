@@ -24,8 +24,11 @@ import (
 
 // KeyFiles are the files of the data directory with private keys. With the first two, anyone can read the secrets of
 // its database. The third, which exists once Modal's protocol was served, signs certificates of tunnels on this
-// machine.
-var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem"}
+// machine. The last one shows clients of SSH that the server is the one that they know.
+var KeyFiles = []string{"secret.key", "signing.key", "modal/authority.pem", SSHKeyFile}
+
+// SSHKeyFile is the file of the data directory with the server's key for SSH.
+const SSHKeyFile = "ssh_host_key"
 
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
@@ -150,6 +153,7 @@ type Server struct {
 	Proxies    []string // addresses or CIDRs of proxies whose X-Forwarded-… headers are trusted
 	Rate       float64  // requests a second of each key; 0 means no limit
 	PublicURL  string   // URL of the server for browsers; "" means the listen address
+	SSHListen  string   // host:port for clients of SSH with a key; "none" disables it
 }
 
 // Ports configures how browsers reach ports of sandboxes.
@@ -339,7 +343,7 @@ func Default(env func(string) string) Config {
 		ImageLimits:    ImageLimits{Bytes: 32 << 30, Files: 4_000_000},
 		ImageGC:        ImageGC{Age: 7 * 24 * time.Hour, Sessions: 30 * 24 * time.Hour},
 		Log:            Log{Level: slog.LevelInfo, Format: "text"},
-		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
+		Server:         Server{Listen: "127.0.0.1:7777", SSHListen: NoListen, Rate: 200},
 		Ports:          Ports{Domain: "*.localhost"},
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
 		Agents:         Agents{Default: "claude", Image: "agent", SpareLife: 30 * time.Minute, UploadBytes: 4 << 30},

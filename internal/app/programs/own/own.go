@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted"
 	"github.com/RelevanceAI/harvest/internal/session/agent/scripted/program"
 	"github.com/RelevanceAI/harvest/internal/session/model/tunnel"
+	"github.com/RelevanceAI/harvest/internal/ssh/inside"
 )
 
 // Program is a part of this binary. It returns an exit code.
@@ -29,6 +30,7 @@ var parts = map[string]Program{
 	acp.Program:       acpbridge.Main,
 	scripted.Program:  program.Main,
 	tunnel.Program:    tunnel.Main,
+	inside.Program:    inside.Main,
 	mounts.Program:    mounts.Main,
 	installer.Program: installer.Main,
 	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {

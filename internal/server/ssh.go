@@ -1,0 +1,60 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
+	"github.com/RelevanceAI/harvest/internal/base/account"
+	"github.com/RelevanceAI/harvest/internal/server/edge"
+)
+
+// SSH is the SSH of a server.
+type SSH struct {
+	// Serve serves a connection of a client that is known to a sandbox.
+	Serve   func(ctx context.Context, conn net.Conn, who account.Principal, sandbox string)
+	HostKey string // as in api.SSH
+	Listen  string // as in api.SSH
+}
+
+func (s *Server) sshRoutes() []edge.Route {
+	return []edge.Route{
+		{Method: "GET", Path: api.SSHInfo, Handle: s.describeSSH, Scope: account.Read,
+			Summary: "Get the server's key and address for SSH", Out: api.SSH{}, Status: 200},
+		{Method: "GET", Path: api.SandboxSSH, Handle: s.connectSSH, Scope: account.Exec,
+			Summary: "Connect to a sandbox, or to the sandbox of a session, by SSH, without a key of SSH",
+			Socket:  "binary messages carry the bytes, a text message is the end of its sender's stream"},
+	}
+}
+
+func (s *Server) describeSSH(w http.ResponseWriter, _ *http.Request) error {
+	if s.opts.SSH.Serve == nil {
+		return edge.Lacks("SSH")
+	}
+	return edge.Respond(w, http.StatusOK, api.SSH{HostKey: s.opts.SSH.HostKey, Listen: s.opts.SSH.Listen})
+}
+
+// connectSSH serves SSH on a WebSocket. The connection is closed when the server stops.
+func (s *Server) connectSSH(w http.ResponseWriter, r *http.Request) error {
+	if s.opts.SSH.Serve == nil {
+		return edge.Lacks("SSH")
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path),
+			"connect with harvest ssh, or with a WebSocket")
+	}
+	ws, release, err := edge.Accept(w, r)
+	if err != nil {
+		return nil // accept has responded
+	}
+	defer release()
+	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
+	defer leave()
+	defer context.AfterFunc(s.settings.Stopping, leave)()
+	s.opts.SSH.Serve(ctx, bytestream.New(ctx, ws), edge.PrincipalOf(r.Context()), r.PathValue("id"))
+	return nil
+}
