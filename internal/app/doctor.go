@@ -62,6 +62,7 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
 	}
+	findings = append(findings, sshKey(cfg))
 	if cfg.Engine == kubernetes.Name {
 		findings = append(findings, cluster(ctx, cfg)...)
 	}

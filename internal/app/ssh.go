@@ -3,8 +3,11 @@ package app
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"time"
+
+	gossh "golang.org/x/crypto/ssh"
 
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -72,6 +75,26 @@ func (a *App) sandboxOf(ctx context.Context, who account.Principal, name string)
 			"wake it with a prompt: harvest send %s …", name)
 	}
 	return s.SandboxID, nil
+}
+
+// sshKey shows the key of the server for SSH, which clients compare.
+func sshKey(cfg config.Config) finding {
+	f := finding{Name: "SSH", OK: true, Detail: "the server makes its key when it starts"}
+	text, err := os.ReadFile(filepath.Join(cfg.Data, config.SSHKeyFile))
+	if errors.IsNotExist(err) {
+		return f
+	}
+	key, err := gossh.ParsePrivateKey(text)
+	if err != nil {
+		f.OK, f.Detail = false, config.SSHKeyFile+" in the data directory is not a key of SSH"
+		f.Remedy = "restore it from a backup, or remove it: then a new one is made, which clients must accept"
+		return f
+	}
+	f.Detail = "the server's key is " + gossh.FingerprintSHA256(key.PublicKey())
+	if cfg.Server.SSHListen != config.NoListen {
+		f.Detail += ", at " + cfg.Server.SSHListen
+	}
+	return f
 }
 
 // auditSSH writes the audit line of what a client of SSH has begun.

@@ -27,7 +27,7 @@ type ExecRequest struct {
 	// InputOnce says that no later server can continue Stdin, as described for engine.Command.
 	InputOnce bool
 	// Stdout and Stderr receive the output as it is printed. If one is nil, Result contains that stream, limited by
-	// Capture. Output of detached commands is available through Attach only.
+	// Capture; that of a detached command is available through Attach only.
 	Stdout, Stderr io.Writer
 	Truncated      func(bytes int64) // reports missing output, as described for engine.Stdio
 	// Detach keeps the command running when ctx of Exec ends. Only if ctx ends before the start is the command

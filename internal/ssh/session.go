@@ -10,6 +10,7 @@ import (
 
 	gossh "golang.org/x/crypto/ssh"
 
+	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/commands"
@@ -21,6 +22,10 @@ const (
 	life = 7 * 24 * time.Hour
 	// mostVariables limits the environment that a client sends.
 	mostVariables = 64
+	// hangUpTime limits how long a program may take to get a signal.
+	hangUpTime = 10 * time.Second
+	// mostEarly limits the sizes and signals that a client sends before its program runs.
+	mostEarly = 64
 	// failed is the exit status of a command that could not be started, as of ssh itself.
 	failed = 255
 )
@@ -44,6 +49,7 @@ type session struct {
 
 	mu      sync.Mutex
 	program *commands.Execution // guarded by mu: nil until it runs
+	early   []*gossh.Request    // guarded by mu: sizes and signals that came before it ran
 }
 
 // Payloads of requests (RFC 4254, section 6).
@@ -100,7 +106,7 @@ func (c *conn) session(wanted gossh.NewChannel) {
 		case "pty-req", "env", "auth-agent-req@openssh.com":
 			ok = !begun && s.prepare(r)
 		case "window-change", "signal":
-			ok = s.control(ctx, r)
+			ok = begun && s.control(ctx, r)
 		default: // x11-req, for example
 			ok = false
 		}
@@ -145,14 +151,33 @@ func sizeOf(columns, rows uint32) *engine.Size {
 	return &size
 }
 
-// control handles the requests while the program runs.
+// control handles the requests while the program runs, or keeps them until it runs.
 func (s *session) control(ctx context.Context, r *gossh.Request) bool {
 	s.mu.Lock()
-	program := s.program
-	s.mu.Unlock()
-	if program == nil {
+	defer s.mu.Unlock()
+	if s.program != nil {
+		return s.apply(ctx, s.program, r)
+	}
+	if len(s.early) == mostEarly {
 		return false
 	}
+	s.early = append(s.early, r)
+	return true
+}
+
+// runs says that the program runs.
+func (s *session) runs(ctx context.Context, program *commands.Execution) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.program = program
+	for _, r := range s.early {
+		s.apply(ctx, program, r)
+	}
+	s.early = nil
+}
+
+// apply sends a signal or a size to the program.
+func (s *session) apply(ctx context.Context, program *commands.Execution, r *gossh.Request) bool {
 	if r.Type == "signal" {
 		var text textRequest
 		return gossh.Unmarshal(r.Payload, &text) == nil && program.Signal(ctx, text.Text) == nil
@@ -169,15 +194,17 @@ func (s *session) run(ctx context.Context, what, text string) {
 		s.fail(err)
 		return
 	}
-	s.mu.Lock()
-	s.program = program
-	s.mu.Unlock()
-	result, err := program.Wait(context.WithoutCancel(ctx))
+	s.runs(ctx, program)
+	result, err := program.Wait(ctx)
+	if ctx.Err() != nil {
+		hangUp(ctx, program)
+		return
+	}
 	if err != nil {
 		s.fail(err)
 		return
 	}
-	if result.Reason != "" && ctx.Err() == nil {
+	if result.Reason != "" {
 		s.tell(result.Reason)
 	}
 	if result.Signal != "" {
@@ -185,6 +212,16 @@ func (s *session) run(ctx context.Context, what, text string) {
 		return
 	}
 	s.exit(uint32(result.ReturnCode))
+}
+
+// hangUp tells a program that its client has gone, as a terminal does. What ignores it runs on, such as the server that
+// an editor has put into the sandbox.
+func hangUp(ctx context.Context, program *commands.Execution) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hangUpTime)
+	defer cancel()
+	if err := program.Signal(ctx, "HUP"); err != nil {
+		logf.Warnf(ctx, "tell command %s that its client has gone: %v", program.ID(), err)
+	}
 }
 
 // start starts the program.
@@ -202,7 +239,7 @@ func (s *session) start(ctx context.Context, what, text string) (*commands.Execu
 			s.tell("the agent is not forwarded: " + sentence(err))
 		}
 	}
-	req := fleet.ExecRequest{Env: s.env, Timeout: life, Stdin: s.channel, InputOnce: true, Stdout: s.channel,
+	req := fleet.ExecRequest{Env: s.env, Timeout: life, Detach: true, Stdin: s.channel, InputOnce: true, Stdout: s.channel,
 		Stderr: s.channel.Stderr(), Terminal: s.size,
 		Truncated: func(bytes int64) { s.tell(fmt.Sprintf("%d bytes of output are missing", bytes)) }}
 	switch what {
