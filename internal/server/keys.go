@@ -203,7 +203,8 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, value string,
 
 func keyOut(k account.Key) api.Key {
 	return api.Key{
-		ID: k.ID, Kind: string(k.Kind), Name: k.Name, Account: k.Account, Role: string(k.Role), Scopes: scopesOut(k.Scopes),
+		ID: k.ID, Kind: string(k.Kind), Name: k.Name, Account: k.Account, Role: string(k.Role),
+		Scopes:  scopesOut(k.Scopes),
 		Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC(), MadeBy: k.MadeBy,
 	}
 }

@@ -239,8 +239,8 @@ func (s *session) start(ctx context.Context, what, text string) (*commands.Execu
 			s.tell("the agent is not forwarded: " + sentence(err))
 		}
 	}
-	req := fleet.ExecRequest{Env: s.env, Timeout: life, Detach: true, Stdin: s.channel, InputOnce: true, Stdout: s.channel,
-		Stderr: s.channel.Stderr(), Terminal: s.size,
+	req := fleet.ExecRequest{Env: s.env, Timeout: life, Detach: true, Stdin: s.channel, InputOnce: true,
+		Stdout: s.channel, Stderr: s.channel.Stderr(), Terminal: s.size,
 		Truncated: func(bytes int64) { s.tell(fmt.Sprintf("%d bytes of output are missing", bytes)) }}
 	switch what {
 	case "sftp":

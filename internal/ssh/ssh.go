@@ -145,8 +145,8 @@ func (s *Server) config(ctx context.Context, who *account.Principal) *gossh.Serv
 		config.NoClientAuth = true
 		return config
 	}
-	// The library calls it for each key that a client offers. The permissions of the key that it proves are those of the
-	// connection.
+	// The library calls it for each key that a client offers. The permissions of the key that it proves are those of
+	// the connection.
 	config.PublicKeyCallback = func(_ gossh.ConnMetadata, key gossh.PublicKey) (*gossh.Permissions, error) {
 		found, err := s.opts.Login(ctx, key.Marshal())
 		if err != nil {

@@ -209,7 +209,8 @@ func TestWindow(t *testing.T) {
 	if err := s.RequestPty("vt220", 10, 20, gossh.TerminalModes{gossh.ECHO: 0}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start("printenv TERM; stty size; until [ \"$(stty size)\" = '33 44' ]; do sleep 0.05; done; echo resized"); err != nil {
+	err = s.Start("printenv TERM; stty size; until [ \"$(stty size)\" = '33 44' ]; do sleep 0.05; done; echo resized")
+	if err != nil {
 		t.Fatal(err)
 	}
 	if term, size := line(t, out), line(t, out); term != "vt220" || size != "10 20" {
@@ -244,7 +245,8 @@ func TestHangUp(t *testing.T) {
 	if out, err = other.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Start("trap '' HUP; echo ready; until [ -e " + polite + " ]; do sleep 0.05; done; touch " + stubborn); err != nil {
+	wait := "until [ -e " + polite + " ]; do sleep 0.05; done; "
+	if err := other.Start("trap '' HUP; echo ready; " + wait + "touch " + stubborn); err != nil {
 		t.Fatal(err)
 	}
 	line(t, out)
@@ -267,7 +269,8 @@ func TestRefusals(t *testing.T) {
 	for kind, payload := range map[string][]byte{
 		"direct-tcpip": nil, "direct-streamlocal@openssh.com": []byte("x"),
 	} {
-		if _, _, err := c.OpenChannel(kind, payload); !errors.As(err, &refused) || !strings.Contains(refused.Message, "damaged") {
+		_, _, err := c.OpenChannel(kind, payload)
+		if !errors.As(err, &refused) || !strings.Contains(refused.Message, "damaged") {
 			t.Errorf("%s with a damaged payload: %v", kind, err)
 		}
 	}

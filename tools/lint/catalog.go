@@ -22,6 +22,7 @@ var parts = []struct{ dir, title string }{
 	{"internal/server", "the HTTP API"},
 	{"web", "the page"},
 	{"internal/mcp", "tools for agents elsewhere"},
+	{"internal/ssh", "clients of SSH"},
 	{"internal/modal", "Modal's protocol"},
 	{"internal/store", "records"},
 	{"internal/session", "agents at work"},

@@ -280,7 +280,7 @@ var rows = []row{
 		"the server uses contracts; let app name the concrete engine"},
 
 	{"ssh/inside", nil, "it runs in sandboxes, without a server"},
-	{"ssh", []string{"base/account", "base/atomicfile", "base/logf", "engine", "fleet", "fleet/commands", "ssh/inside"},
+	{"ssh", []string{"base/account", "base/atomicfile", "engine", "fleet", "fleet/commands", "ssh/inside"},
 		"it connects clients of SSH with sandboxes; app gives it the names and keys"},
 
 	{"web", nil, "the UI is files; the server serves them"},

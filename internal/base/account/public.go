@@ -40,8 +40,8 @@ func AddPublic(ctx context.Context, r *Ring, by Principal, req Request, public [
 	return k, nil
 }
 
-// Public returns the principal of a public key whose owner has proved it, or is about to. Unauthenticated: it is unknown,
-// or has expired.
+// Public returns the principal of a public key whose owner has proved it, or is about to. Unauthenticated: it is
+// unknown, or has expired.
 func Public(ctx context.Context, r *Ring, public []byte) (Principal, error) {
 	unknown := errors.Remedy(errors.Newf(errors.Unauthenticated, "the public key is not known"),
 		"add it: harvest key add-ssh ~/.ssh/id_ed25519.pub")

@@ -58,7 +58,8 @@ server.ssh_listen, a server also accepts clients without harvest, by keys of "ha
 			return c.run(cmd.Context(), args[0], args[1:])
 		},
 	}
-	cmd.Flags().BoolVar(&stdio, "stdio", false, "carry the connection on standard input and output, as a ProxyCommand of ssh")
+	cmd.Flags().BoolVar(&stdio, "stdio", false,
+		"carry the connection on standard input and output, as a ProxyCommand of ssh")
 	return cmd
 }
 
@@ -294,8 +295,8 @@ func change(path, text string) error {
 	if i := strings.Index(rest, begin); i >= 0 {
 		j := strings.Index(rest[i:], end)
 		if j < 0 {
-			return errors.Remedy(errors.Newf(errors.Conflict, "%s has the beginning of Harvest's block, and no end", path),
-				"remove the block by hand, from the line %q on", strings.TrimSpace(begin))
+			err := errors.Newf(errors.Conflict, "%s has the beginning of Harvest's block, and no end", path)
+			return errors.Remedy(err, "remove the block by hand, from the line %q on", strings.TrimSpace(begin))
 		}
 		rest = rest[:i] + rest[i+j+len(end):]
 	}

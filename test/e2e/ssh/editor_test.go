@@ -35,10 +35,10 @@ until grep -q port log; do sleep 0.05; done
 echo "listeningOn==$(cut -d' ' -f2 log)=="
 `
 
-// TestEditor connects as the extensions of editors do: a shell without a terminal that reads a script, a dynamic forward
-// over the same connection to the server that the script has started, and later another connection that finds the
-// server again. The sequence is that of VS Code's Remote-SSH, of which no part could be had here: ssh -T -D PORT HOST,
-// with the script on standard input (https://code.visualstudio.com/docs/remote/troubleshooting).
+// TestEditor connects as the extensions of editors do: a shell without a terminal that reads a script, a dynamic
+// forward over the same connection to the server that the script has started, and later another connection that finds
+// the server again. The sequence is that of VS Code's Remote-SSH, of which no part could be had here: ssh -T -D PORT
+// HOST, with the script on standard input (https://code.visualstudio.com/docs/remote/troubleshooting).
 func TestEditor(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)

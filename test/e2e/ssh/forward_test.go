@@ -161,7 +161,8 @@ func TestAgent(t *testing.T) {
 	if got, _, code := c.run("", "ssh", "dev.harvest", "ssh-add -l; echo $SSH_AUTH_SOCK"); code != 0 || got != "\n" {
 		t.Errorf("without -A: %q", got)
 	}
-	got := c.must("ssh", "-A", "dev.harvest", "ssh-add -l && stat -c %a $(dirname $SSH_AUTH_SOCK) && echo $SSH_AUTH_SOCK")
+	got := c.must("ssh", "-A", "dev.harvest",
+		"ssh-add -l && stat -c %a $(dirname $SSH_AUTH_SOCK) && echo $SSH_AUTH_SOCK")
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "somebody") || lines[1] != "700" {
 		t.Fatalf("with -A: %q", got)

@@ -140,7 +140,8 @@ func TestEnds(t *testing.T) {
 	if code != 255 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "harvest: ") {
 		t.Errorf("a sandbox that has ended: %q, %d", stderr, code)
 	}
-	if _, stderr, code := c.run("", "sftp", "-b", "/dev/null", "dev.harvest"); code == 0 || !strings.Contains(stderr, "harvest: ") {
+	_, stderr, code = c.run("", "sftp", "-b", "/dev/null", "dev.harvest")
+	if code == 0 || !strings.Contains(stderr, "harvest: ") {
 		t.Errorf("sftp to a sandbox that has ended: %q, %d", stderr, code)
 	}
 }
@@ -192,7 +193,8 @@ func TestConfig(t *testing.T) {
 		t.Errorf("the user's part is %q, %v", text, err)
 	}
 	h.Must("ssh-config", "--remove")
-	if err := os.WriteFile(path, []byte("# >>> harvest: written by harvest ssh-config --install >>>\nHost x\n"), 0o600); err != nil {
+	half := "# >>> harvest: written by harvest ssh-config --install >>>\nHost x\n"
+	if err := os.WriteFile(path, []byte(half), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, stderr, code := h.Run("ssh-config", "--install"); code == 0 || !strings.Contains(stderr, "by hand") {

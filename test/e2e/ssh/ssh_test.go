@@ -114,19 +114,21 @@ func TestCommands(t *testing.T) {
 		stdout, stderr string
 		code           int
 	}{
-		{name: "command", args: []string{"dev.harvest", "echo out; echo err >&2; exit 7"}, stdout: "out\n", stderr: "err\n",
-			code: 7},
+		{name: "command", args: []string{"dev.harvest", "echo out; echo err >&2; exit 7"}, stdout: "out\n",
+			stderr: "err\n", code: 7},
 		{name: "input", stdin: "some input", args: []string{"dev.harvest", "cat; echo $?"}, stdout: "some input0\n"},
 		{name: "environment", args: []string{"-o", "SetEnv=COLOUR=blue", "dev.harvest", "echo $COLOUR $FROM_SANDBOX"},
 			stdout: "blue yes\n"},
-		{name: "shell", stdin: "echo in $0; exit 3\n", args: []string{"-T", "dev.harvest"}, stdout: "in bash\n", code: 3},
+		{name: "shell", stdin: "echo in $0; exit 3\n", args: []string{"-T", "dev.harvest"}, stdout: "in bash\n",
+			code: 3},
 		{name: "terminal", args: []string{"-tt", "dev.harvest", "stty size; tty | grep -c /dev/pts"},
 			stdout: "24 80\r\n1\r\n"},
 		{name: "signal", args: []string{"dev.harvest", "kill -TERM $$"}, code: 255},
 		{name: "subsystem", args: []string{"-s", "dev.harvest", "netconf"}, code: 255,
 			stderr: "subsystem request failed on channel 0\r\n"},
 		{name: "unknown", args: []string{"nothing.harvest", "true"}, code: 255,
-			stderr: "harvest: there is no sandbox and no session \"nothing\"; harvest sandbox ls and harvest sessions list them\r\n"},
+			stderr: "harvest: there is no sandbox and no session \"nothing\"; " +
+				"harvest sandbox ls and harvest sessions list them\r\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := c.with(t)
@@ -175,7 +177,8 @@ func TestFiles(t *testing.T) {
 	t.Run("sftp", func(t *testing.T) {
 		c := c.with(t)
 		// The first half is there already: both directions continue it.
-		c.must("ssh", "dev.harvest", "mkdir -p /root/in && head -c 1000000 /root/copy >/root/in/half && echo old >/root/in/new")
+		c.must("ssh", "dev.harvest",
+			"mkdir -p /root/in && head -c 1000000 /root/copy >/root/in/half && echo old >/root/in/new")
 		c.write("half", data[:1000000])
 		batch := c.write("batch", []byte(strings.Join([]string{
 			"cd /root/in", "pwd", "reput " + file + " half", "reget half " + filepath.Join(c.home, "half"),
