@@ -27,6 +27,7 @@ The backup does not contain:
   secret.key, signing.key   With these and the database, anyone can read the secrets. Keep copies
                             elsewhere, or include them with --keys.
   modal/authority.pem       Signs the certificates of Modal's tunnels. The same applies.
+  ssh_host_key              Shows clients of SSH that the server is the one that they know. The same.
   images, volumes, files    Files of sandboxes and volumes are not records.
 
 To restore, unpack the archive into an empty directory of mode 0700, copy the key files there, and

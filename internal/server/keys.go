@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/crypto/ssh"
 
@@ -72,8 +74,23 @@ func addPublic(ctx context.Context, ring *account.Ring, by account.Principal, wa
 	if wanted.Role == account.Admin {
 		return account.Key{}, errors.Newf(errors.Invalid, "an SSH key has the role member")
 	}
-	wanted.Name = cmp.Or(wanted.Name, comment)
+	if wanted.Name == "" {
+		wanted.Name = cmp.Or(nameFrom(comment), nameFrom("ssh-"+ssh.FingerprintSHA256(key)))
+	}
 	return account.AddPublic(ctx, ring, by, wanted, key.Marshal())
+}
+
+// nameFrom returns a name of a key from a text, such as "me-laptop" from "me@laptop". It returns "" if there is nothing
+// in the text that names may have.
+func nameFrom(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_.-", r)) {
+			return r
+		}
+		return '-'
+	}, text)
+	text = strings.TrimLeft(text, "_.-")
+	return text[:min(len(text), 63)]
 }
 
 func (s *Server) listKeys(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {

@@ -13,7 +13,8 @@ import (
 )
 
 // HostKey returns the key of a server from a file in the format of OpenSSH. It makes an Ed25519 key if there is no
-// file. A damaged file is an error: with another key, clients would believe that the server is not the one that they know.
+// file. A damaged file is an error: with another key, clients would believe that the server is not the one that they
+// know.
 func HostKey(path string) (gossh.Signer, error) {
 	text, err := os.ReadFile(path)
 	if errors.IsNotExist(err) {

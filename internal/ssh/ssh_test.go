@@ -367,6 +367,23 @@ func TestKnown(t *testing.T) {
 	_ = c.Close()
 }
 
+// TestOtherAccount checks that the sandboxes of another account are unknown.
+func TestOtherAccount(t *testing.T) {
+	w := newWorld(t, false)
+	w.server.opts.Login = func(context.Context, []byte) (account.Principal, error) {
+		return account.Principal{Account: "b", Scopes: scopes}, nil
+	}
+	for _, name := range []string{"box", w.id} {
+		c := w.dial(name)
+		if out, err := w.session(c).CombinedOutput("true"); err == nil || !strings.Contains(string(out), "not found") {
+			t.Errorf("%s: %q, %v", name, out, err)
+		}
+		if _, err := c.Dial("tcp", "localhost:80"); err == nil {
+			t.Errorf("a port of %s is connected", name)
+		}
+	}
+}
+
 // TestReadOnly checks that a client that may not run commands cannot do anything.
 func TestReadOnly(t *testing.T) {
 	w := newWorld(t, true)
