@@ -16,8 +16,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ssh/inside"
 )
 
-// answerTime limits how long the relay may take to answer.
-const answerTime = 45 * time.Second
+const (
+	// answerTime limits how long the relay may take to answer.
+	answerTime = 45 * time.Second
+	// endTime limits how long it may take to end.
+	endTime = 10 * time.Second
+)
 
 // relay is the program in the sandbox that forwards the connections of a client.
 type relay struct {
@@ -43,6 +47,9 @@ func (c *conn) relayOf(id string) (*relay, error) {
 	if c.relay != nil && !c.relay.session.IsClosed() {
 		return c.relay, nil
 	}
+	if c.relay != nil {
+		c.relay.end() // the connection to it is broken
+	}
 	r, err := startRelay(c, id)
 	if err == nil {
 		c.relay = r
@@ -50,20 +57,27 @@ func (c *conn) relayOf(id string) (*relay, error) {
 	return r, err
 }
 
-// closeRelay ends the relay, and waits for it.
+// closeRelay ends the relay, and waits for it. It removes its sockets itself, unless it takes too long.
 func (c *conn) closeRelay() {
 	c.mu.Lock()
 	r := c.relay
 	c.mu.Unlock()
-	if r != nil {
-		_ = r.session.Close()
+	if r == nil {
+		return
+	}
+	_ = r.session.Close()
+	select {
+	case <-r.ended:
+	case <-time.After(endTime):
 		r.end()
 		<-r.ended
 	}
 }
 
 func startRelay(c *conn, id string) (*relay, error) {
-	ctx, cancel := context.WithCancel(c.ctx)
+	// After its start, it ends by closeRelay.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx))
+	defer context.AfterFunc(c.ctx, cancel)()
 	input, toProgram := io.Pipe()
 	fromProgram, output := io.Pipe()
 	x, err := c.server.opts.Fleet.Exec(ctx, c.who.Account, id, fleet.ExecRequest{

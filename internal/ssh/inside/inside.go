@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
-	"github.com/pkg/sftp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 )
@@ -110,19 +109,6 @@ type streams struct {
 
 // Close does nothing: the process ends.
 func (streams) Close() error { return nil }
-
-func serveFiles(stdin io.Reader, stdout io.Writer) error {
-	// Without an option for it, the working directory is that of the process. With the option, the targets of relative
-	// symbolic links would become absolute.
-	server, err := sftp.NewServer(streams{stdin, stdout})
-	if err != nil {
-		return errors.Wrapf(err, "start the server of sftp")
-	}
-	if err := server.Serve(); err != nil && !errors.Is(err, io.EOF) {
-		return errors.Wrapf(err, "serve files")
-	}
-	return nil
-}
 
 // Yamux is the configuration of both ends. The connection of the standard streams does not break silently.
 func Yamux() *yamux.Config {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -101,6 +102,25 @@ func TestKeys(t *testing.T) {
 		t.Errorf("a removed key: %q, %d", stderr, code)
 	}
 	c.audited(id)
+}
+
+// TestCurl appends to a file with a client that leaves the offset to the server.
+func TestCurl(t *testing.T) {
+	t.Parallel()
+	if out, err := exec.CommandContext(t.Context(), "curl", "--version").Output(); err != nil ||
+		!strings.Contains(string(out), " sftp ") {
+		t.Skip("there is no curl with sftp")
+	}
+	c, port := listening(t)
+	key := c.key("mine")
+	c.h.Must("key", "add-ssh", key+".pub")
+	c.h.Must("sandbox", "exec", "dev", "--", "sh", "-c", "echo old >/root/log")
+	more := c.write("more", []byte("new\n"))
+	c.must("curl", "-sS", "--insecure", "-u", "dev:", "--key", key, "--pubkey", key+".pub", "--append", "-T", more,
+		"sftp://127.0.0.1:"+port+"/root/log")
+	if got := c.h.Must("sandbox", "exec", "dev", "--", "cat", "/root/log"); got != "old\nnew" {
+		t.Errorf("the file has %q", got)
+	}
 }
 
 // audited checks the audit log: who has connected, from where, to what, with which command.

@@ -180,10 +180,14 @@ func TestFiles(t *testing.T) {
 		c.must("ssh", "dev.harvest",
 			"mkdir -p /root/in && head -c 1000000 /root/copy >/root/in/half && echo old >/root/in/new")
 		c.write("half", data[:1000000])
+		script := c.write("script", []byte("#!/bin/sh\n"))
+		if err := os.Chmod(script, 0o755); err != nil {
+			t.Fatal(err)
+		}
 		batch := c.write("batch", []byte(strings.Join([]string{
 			"cd /root/in", "pwd", "reput " + file + " half", "reget half " + filepath.Join(c.home, "half"),
 			"rename half new", "chmod 600 new", "ln -s new link", "ln new hard", "mkdir dir", "rmdir dir", "ls -l",
-			"df -h", "get -p link " + filepath.Join(c.home, "linked"), "rm hard", "-rm nothing", "",
+			"df -h", "put " + script + " script", "get -p link " + filepath.Join(c.home, "linked"), "rm hard", "-rm nothing", "",
 		}, "\n")))
 		out := c.must("sftp", "-b", batch, "dev.harvest")
 		if !strings.Contains(out, "Remote working directory: /root/in") || !strings.Contains(out, "-rw-------") {
@@ -191,8 +195,8 @@ func TestFiles(t *testing.T) {
 		}
 		same(t, filepath.Join(c.home, "half"))
 		same(t, filepath.Join(c.home, "linked"))
-		if got := c.must("ssh", "dev.harvest", "cd /root/in && ls | xargs && readlink link && stat -c %a new"); got !=
-			"link new\nnew\n600\n" {
+		if got := c.must("ssh", "dev.harvest", "cd /root/in && ls | xargs && readlink link && stat -c %a new script"); got !=
+			"link new script\nnew\n600\n755\n" {
 			t.Errorf("sftp left %q", got)
 		}
 	})
