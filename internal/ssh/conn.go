@@ -24,7 +24,8 @@ type conn struct {
 	listeners map[string]*listener // guarded by mu: by the address that the client named
 }
 
-// serve serves channels and requests until the connection ends, and waits for what it has begun.
+// serve serves channels and requests until the connection ends, and waits for what it has begun. Requests are handled in
+// their order with channels: a command finds the port in the sandbox that its client has asked for before.
 func (c *conn) serve(channels <-chan gossh.NewChannel, requests <-chan *gossh.Request) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -32,47 +33,78 @@ func (c *conn) serve(channels <-chan gossh.NewChannel, requests <-chan *gossh.Re
 	c.ctx = ctx
 	defer c.closeRelay()
 	defer cancel()
-	all.Go(func() { c.answer(requests) })
 	places := make(chan struct{}, mostChannels)
-	for wanted := range channels {
+	for channels != nil {
 		select {
-		case places <- struct{}{}:
-		default:
-			_ = wanted.Reject(gossh.ResourceShortage, "too many open channels")
-			continue
-		}
-		all.Go(func() {
-			defer func() { <-places }()
-			switch wanted.ChannelType() {
-			case "session":
-				c.session(wanted)
-			case "direct-tcpip":
-				c.direct(wanted, tcpTarget)
-			case "direct-streamlocal@openssh.com":
-				c.direct(wanted, unixTarget)
-			default:
-				_ = wanted.Reject(gossh.UnknownChannelType, "Harvest does not know channels of the type "+
-					wanted.ChannelType())
+		case r, ok := <-requests:
+			if !ok {
+				requests = nil
+				continue
 			}
-		})
+			c.answer(r)
+		case wanted, ok := <-channels:
+			if !ok {
+				channels = nil
+				continue
+			}
+			c.answerAll(requests)
+			select {
+			case places <- struct{}{}:
+			default:
+				_ = wanted.Reject(gossh.ResourceShortage, "too many open channels")
+				continue
+			}
+			all.Go(func() {
+				defer func() { <-places }()
+				c.open(wanted)
+			})
+		}
 	}
 }
 
-// answer answers the requests of the connection itself.
-func (c *conn) answer(requests <-chan *gossh.Request) {
-	for r := range requests {
-		switch r.Type {
-		case "tcpip-forward":
-			c.forward(r, tcpListen)
-		case "streamlocal-forward@openssh.com":
-			c.forward(r, unixListen)
-		case "cancel-tcpip-forward":
-			c.cancelForward(r, tcpListen)
-		case "cancel-streamlocal-forward@openssh.com":
-			c.cancelForward(r, unixListen)
-		default: // keepalive@openssh.com, for example: any answer shows that the connection is alive
-			_ = r.Reply(false, nil)
+// answerAll answers the requests that have come.
+func (c *conn) answerAll(requests <-chan *gossh.Request) {
+	for {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				return
+			}
+			c.answer(r)
+		default:
+			return
 		}
+	}
+}
+
+// open serves a channel.
+func (c *conn) open(wanted gossh.NewChannel) {
+	switch wanted.ChannelType() {
+	case "session":
+		c.session(wanted)
+	case "direct-tcpip":
+		c.direct(wanted, tcpTarget)
+	case "direct-streamlocal@openssh.com":
+		c.direct(wanted, unixTarget)
+	default:
+		_ = wanted.Reject(gossh.UnknownChannelType, "Harvest does not know channels of the type "+
+			wanted.ChannelType())
+	}
+}
+
+// answer answers a request of the connection itself.
+func (c *conn) answer(r *gossh.Request) {
+	switch r.Type {
+	case "tcpip-forward":
+		c.forward(r, tcpListen)
+	case "streamlocal-forward@openssh.com":
+		c.forward(r, unixListen)
+	case "cancel-tcpip-forward":
+		c.cancelForward(r, tcpListen)
+	case "cancel-streamlocal-forward@openssh.com":
+		c.cancelForward(r, unixListen)
+	default: // keepalive@openssh.com, for example: any answer shows that the connection is alive
+		_ = r.Reply(false, nil)
 	}
 }
 

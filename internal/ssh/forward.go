@@ -9,6 +9,7 @@ import (
 	gossh "golang.org/x/crypto/ssh"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 	"github.com/RelevanceAI/harvest/internal/ssh/inside"
 )
 
@@ -71,7 +72,7 @@ func (c *conn) direct(wanted gossh.NewChannel, decode func([]byte) (target, erro
 		return
 	}
 	go gossh.DiscardRequests(requests)
-	inside.Join(channel, up)
+	bytestream.Join(channel, up)
 }
 
 // connect connects to a target.

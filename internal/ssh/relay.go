@@ -11,6 +11,7 @@ import (
 	gossh "golang.org/x/crypto/ssh"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/ssh/inside"
@@ -123,10 +124,11 @@ func (p pipes) Close() error { return errors.Join(p.to.Close(), p.PipeReader.Clo
 
 // ask opens a stream for a request.
 func (r *relay) ask(head inside.Head) (net.Conn, inside.Answer, error) {
-	stream, err := r.session.OpenStream()
+	opened, err := r.session.OpenStream()
 	if err != nil {
 		return nil, inside.Answer{}, errors.Explainf(err, errors.Unavailable, "the relay in the sandbox has ended")
 	}
+	stream := inside.Stream{Stream: opened}
 	var answer inside.Answer
 	_ = stream.SetDeadline(time.Now().Add(answerTime))
 	if err = inside.Send(stream, head); err == nil {
@@ -172,11 +174,11 @@ func (r *relay) accept() {
 		if err != nil {
 			return
 		}
-		go r.pass(stream)
+		go r.pass(inside.Stream{Stream: stream})
 	}
 }
 
-func (r *relay) pass(stream net.Conn) {
+func (r *relay) pass(stream inside.Stream) {
 	defer stream.Close()
 	var head inside.Head
 	if inside.Receive(stream, &head) != nil {
@@ -192,5 +194,5 @@ func (r *relay) pass(stream net.Conn) {
 	if err != nil {
 		return // the client does not want it
 	}
-	inside.Join(channel, stream)
+	bytestream.Join(channel, stream)
 }

@@ -279,8 +279,9 @@ var rows = []row{
 		"session/inbox", "session/repo", "web"},
 		"the server uses contracts; let app name the concrete engine"},
 
-	{"ssh/inside", nil, "it runs in sandboxes, without a server"},
-	{"ssh", []string{"base/account", "base/atomicfile", "engine", "fleet", "fleet/commands", "ssh/inside"},
+	{"ssh/inside", []string{"client/transport/bytestream"}, "it runs in sandboxes, without a server"},
+	{"ssh", []string{"base/account", "base/atomicfile", "client/transport/bytestream", "engine", "fleet",
+		"fleet/commands", "ssh/inside"},
 		"it connects clients of SSH with sandboxes; app gives it the names and keys"},
 
 	{"web", nil, "the UI is files; the server serves them"},

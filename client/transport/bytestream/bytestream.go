@@ -170,13 +170,13 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
 // Join copies between a and b until both directions have ended, one breaks, or the other side of a Conn or a TCP
 // connection has left. Then it closes both. a and b have CloseWrite, as TCP connections do.
-func Join(a, b net.Conn) {
+func Join(a, b io.ReadWriteCloser) {
 	var both sync.WaitGroup
 	closeBoth := func() {
 		_ = a.Close()
 		_ = b.Close()
 	}
-	carry := func(to, from net.Conn) {
+	carry := func(to, from io.ReadWriteCloser) {
 		_, err := io.Copy(to, from)
 		half, ok := to.(interface{ CloseWrite() error })
 		if !ok {
@@ -193,7 +193,7 @@ func Join(a, b net.Conn) {
 			go left(tcp, closeBoth)
 		}
 	}
-	for _, conn := range []net.Conn{a, b} {
+	for _, conn := range []io.ReadWriteCloser{a, b} {
 		if c, ok := conn.(*Conn); ok {
 			defer context.AfterFunc(c.gone, closeBoth)()
 		}

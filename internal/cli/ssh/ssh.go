@@ -84,7 +84,9 @@ func (c commands) pipe(ctx context.Context, host string) error {
 			_ = half.CloseWrite()
 		}
 	}()
-	if _, err := io.Copy(c.Out, conn); err != nil && ctx.Err() == nil {
+	// If the server closes the connection, ssh knows whether that was due.
+	_, err = io.Copy(c.Out, conn)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && ctx.Err() == nil {
 		return errors.Explainf(err, errors.Unavailable, "the connection to the server broke")
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 )
 
 // Program is the name of the program (engine.Command.Own). Its argument is Files or Relay.
@@ -114,9 +115,19 @@ func (streams) Close() error { return nil }
 func Yamux() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
+	c.StreamCloseTimeout = 0 // a connection may be half closed for long
 	c.LogOutput = io.Discard
 	return c
 }
+
+// Stream is a stream of yamux whose directions end separately.
+type Stream struct{ *yamux.Stream }
+
+// CloseWrite ends the direction of this side.
+func (s Stream) CloseWrite() error { return s.Stream.Close() }
+
+// Close ends both directions.
+func (s Stream) Close() error { return errors.Join(s.SetReadDeadline(time.Now()), s.Stream.Close()) }
 
 func relay(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	session, err := yamux.Server(streams{stdin, stdout}, Yamux())
@@ -128,10 +139,11 @@ func relay(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		stream, err := session.AcceptStream()
+		accepted, err := session.AcceptStream()
 		if err != nil {
 			return nil // the server has left
 		}
+		stream := Stream{accepted}
 		all.Go(func() {
 			defer stream.Close()
 			serve(ctx, session, stream)
@@ -140,7 +152,7 @@ func relay(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 }
 
 // serve serves one stream of the server.
-func serve(ctx context.Context, session *yamux.Session, stream net.Conn) {
+func serve(ctx context.Context, session *yamux.Session, stream Stream) {
 	var head Head
 	if Receive(stream, &head) != nil {
 		return
@@ -154,7 +166,7 @@ func serve(ctx context.Context, session *yamux.Session, stream net.Conn) {
 		}
 		defer conn.Close()
 		if Send(stream, Answer{}) == nil {
-			Join(stream, conn)
+			bytestream.Join(stream, conn)
 		}
 	case head.Listen == "tcp" || head.Listen == "unix":
 		listen(ctx, session, stream, head)
@@ -173,7 +185,7 @@ func reason(err error) string {
 }
 
 // listen accepts connections until the stream ends.
-func listen(ctx context.Context, session *yamux.Session, stream net.Conn, head Head) {
+func listen(ctx context.Context, session *yamux.Session, stream Stream, head Head) {
 	address := head.Address
 	if head.Listen == "unix" && address == "" {
 		dir, err := os.MkdirTemp("", "harvest-ssh-")
@@ -215,31 +227,8 @@ func listen(ctx context.Context, session *yamux.Session, stream net.Conn, head H
 			}
 			defer to.Close()
 			if Send(to, Head{Accepted: address, From: conn.RemoteAddr().String()}) == nil {
-				Join(to, conn)
+				bytestream.Join(Stream{to}, conn)
 			}
 		})
 	}
-}
-
-// Join copies between a and b, each direction until its end, and then closes both.
-func Join(a, b io.ReadWriteCloser) {
-	var both sync.WaitGroup
-	pipe := func(to, from io.ReadWriteCloser) {
-		both.Go(func() {
-			_, err := io.Copy(to, from)
-			if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-				_ = half.CloseWrite()
-				return
-			}
-			_ = to.Close()
-			if err != nil {
-				_ = from.Close()
-			}
-		})
-	}
-	pipe(a, b)
-	pipe(b, a)
-	both.Wait()
-	_ = a.Close()
-	_ = b.Close()
 }
