@@ -49,6 +49,7 @@ const (
 	installer  = "changes this machine; the package test/e2e/release runs it"
 	docker     = "needs Docker; TestContainerImage runs the image's files"
 	endless    = "runs until it is interrupted"
+	ownSSH     = "needs the configuration of ssh of its user; the package test/e2e/ssh runs it"
 	providers  = "needs an account at the provider; the package test/e2e/login has stand-ins"
 )
 
@@ -190,6 +191,13 @@ var pages = map[string]page{
 		"harvest login claude": providers,
 	}},
 	"snapshots.md": {},
+	"ssh.md": {not: map[string]string{
+		"harvest ssh-config --install": ownSSH, "harvest ssh-config --remove": ownSSH,
+		"ssh dev.harvest 'cd /root && pwd'": ownSSH, "scp notes.txt dev.harvest:/root/": ownSSH,
+		"rsync -a src/ dev.harvest:/root/src/": ownSSH, "git clone ssh://dev.harvest/root/project.git": ownSSH,
+		"harvest key add-ssh ~/.ssh/id_ed25519.pub": ownSSH, "ssh -p 7722 dev@harvest.example.org": ownSSH,
+		"harvest key rm laptop": ownSSH,
+	}},
 	"suspension.md": {not: map[string]string{
 		"harvest sandbox port site 3000 --link": "needs a server with an address; test/e2e/cli has one",
 	}},
