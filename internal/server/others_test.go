@@ -46,7 +46,8 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 		}
 		for method := range methods {
 			if method == "get" && (last == "exec" || last == "terminal" || last == "connect" || last == "ssh") {
-				continue // WebSockets, which TestOtherAccountsSeeNothing, TestTerminal and TestOtherAccount of package ssh try
+				// WebSockets, which TestOtherAccountsSeeNothing, TestTerminal and TestOtherAccount of package ssh try
+				continue
 			}
 			send := bodies[last]
 			if send == "" && method == "post" {

@@ -24,8 +24,8 @@ type conn struct {
 	listeners map[string]*listener // guarded by mu: by the address that the client named
 }
 
-// serve serves channels and requests until the connection ends, and waits for what it has begun. Requests are handled in
-// their order with channels: a command finds the port in the sandbox that its client has asked for before.
+// serve serves channels and requests until the connection ends, and waits for what it has begun. Requests are handled
+// in their order with channels: a command finds the port in the sandbox that its client has asked for before.
 func (c *conn) serve(channels <-chan gossh.NewChannel, requests <-chan *gossh.Request) {
 	var all sync.WaitGroup
 	defer all.Wait()

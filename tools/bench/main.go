@@ -44,6 +44,7 @@ var rows = []row{
 	{"cli", "the command line as processes: `version`, `exec true` in a running sandbox, `run true` in a new one",
 		benchCLI},
 	{"cp", "`harvest sandbox cp` of 1,000 files into a sandbox and out of it, as whole commands", benchCopy},
+	{"ssh", "OpenSSH's `ssh true`, and rsync of 1,000 files, beside exec and an sshd in the same sandbox", benchSSH},
 	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},
 	{"kubernetes", "sandboxes in pods: cold, warm and exec, beside kubectl run and kubectl exec", benchKubernetes},
 	{"acp", "agents by ACP: a prompt, until the model is asked, beside the agent started by hand", benchACP},

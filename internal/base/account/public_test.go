@@ -12,7 +12,8 @@ func TestPublicKeys(t *testing.T) {
 	t.Parallel()
 	r, s, now := clock()
 	public := []byte("a public key in the format of the protocol")
-	k, err := AddPublic(t.Context(), r, Local(), Request{Name: "laptop", Scopes: []Scope{Exec}, Life: time.Hour}, public)
+	wanted := Request{Name: "laptop", Scopes: []Scope{Exec}, Life: time.Hour}
+	k, err := AddPublic(t.Context(), r, Local(), wanted, public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,8 @@ func TestPublicKeys(t *testing.T) {
 	if _, err := Public(t.Context(), r, public); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("without records: %v", err)
 	}
-	if _, err := AddPublic(t.Context(), r, Local(), Request{Name: "x"}, public); errors.KindOf(err) != errors.Unavailable {
+	_, err = AddPublic(t.Context(), r, Local(), Request{Name: "x"}, public)
+	if errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("added without records: %v", err)
 	}
 	s.err = nil

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// inOrder is a connection of sftp on which each request is answered before the next one is read. The library has several
-// workers, which would append the parts of a file in any order. Each request has one answer
+// inOrder is a connection of sftp on which each request is answered before the next one is read. The library has
+// several workers, which would append the parts of a file in any order. Each request has one answer
 // (https://datatracker.ietf.org/doc/html/draft-ietf-secsh-filexfer-02, section 3).
 type inOrder struct {
 	from     io.Reader

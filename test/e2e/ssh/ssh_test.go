@@ -187,7 +187,8 @@ func TestFiles(t *testing.T) {
 		batch := c.write("batch", []byte(strings.Join([]string{
 			"cd /root/in", "pwd", "reput " + file + " half", "reget half " + filepath.Join(c.home, "half"),
 			"rename half new", "chmod 600 new", "ln -s new link", "ln new hard", "mkdir dir", "rmdir dir", "ls -l",
-			"df -h", "put " + script + " script", "get -p link " + filepath.Join(c.home, "linked"), "rm hard", "-rm nothing", "",
+			"df -h", "put " + script + " script", "get -p link " + filepath.Join(c.home, "linked"),
+			"rm hard", "-rm nothing", "",
 		}, "\n")))
 		out := c.must("sftp", "-b", batch, "dev.harvest")
 		if !strings.Contains(out, "Remote working directory: /root/in") || !strings.Contains(out, "-rw-------") {
@@ -195,7 +196,8 @@ func TestFiles(t *testing.T) {
 		}
 		same(t, filepath.Join(c.home, "half"))
 		same(t, filepath.Join(c.home, "linked"))
-		if got := c.must("ssh", "dev.harvest", "cd /root/in && ls | xargs && readlink link && stat -c %a new script"); got !=
+		left := "cd /root/in && ls | xargs && readlink link && stat -c %a new script"
+		if got := c.must("ssh", "dev.harvest", left); got !=
 			"link new script\nnew\n600\n755\n" {
 			t.Errorf("sftp left %q", got)
 		}
