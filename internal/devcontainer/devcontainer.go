@@ -87,8 +87,7 @@ type Config struct {
 	Service           string          `json:"service,omitempty"`
 	RunServices       []string        `json:"runServices,omitempty"`
 
-	path  string // of the file in the repository
-	notes []Note // about properties that the fields above do not show
+	doc *document
 }
 
 // Build says how to build an image. Paths are relative to the directory of the devcontainer.json.
@@ -137,23 +136,22 @@ func Parse(file string, text []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeConfig(doc)
+}
+
+func decodeConfig(doc *document) (*Config, error) {
 	if err := doc.check(configShape); err != nil {
 		return nil, err
 	}
-	return decodeConfig(file, doc.root, doc.notes)
-}
-
-func decodeConfig(file string, raw hujson.Value, notes []Note) (*Config, error) {
-	c := &Config{path: file, notes: notes}
-	if err := decode(raw, c); err != nil {
-		return nil, errors.Wrapf(err, "decode %s", file)
+	c := &Config{doc: doc}
+	if err := decode(doc.root, c); err != nil {
+		return nil, errors.Wrapf(err, "decode %s", doc.name)
 	}
-	c.raw = raw
 	return c, nil
 }
 
 // Path returns the path of the file in the repository.
-func (c *Config) Path() string { return c.path }
+func (c *Config) Path() string { return c.doc.name }
 
 // configEntry lists the properties of a devcontainer.json that an image keeps in its metadata.
 var configEntry = []string{"onCreateCommand", "updateContentCommand", "postCreateCommand", "postStartCommand",
@@ -162,7 +160,7 @@ var configEntry = []string{"onCreateCommand", "updateContentCommand", "postCreat
 	"otherPortsAttributes", "forwardPorts", "shutdownAction", "updateRemoteUserUID", "hostRequirements"}
 
 // entry returns the properties that an image keeps in its metadata.
-func (c *Config) entry() (Entry, error) { return decodeEntry(pick(c.raw, configEntry)) }
+func (c *Config) entry() (Entry, error) { return decodeEntry(pick(c.doc.root, configEntry)) }
 
 func decodeEntry(raw hujson.Value) (Entry, error) {
 	var e Entry
@@ -188,7 +186,7 @@ type Base struct {
 func (c *Config) Base() (Base, error) {
 	if len(c.DockerComposeFile) > 0 {
 		err := errors.Newf(errors.Unsupported, "%s: dockerComposeFile is not supported: an environment is one sandbox",
-			c.path)
+			c.Path())
 		return Base{}, errors.Remedy(err, "write a second configuration with image or build, such as "+
 			".devcontainer/sandbox/devcontainer.json, and choose it by its name")
 	}
@@ -201,7 +199,7 @@ func (c *Config) Base() (Base, error) {
 	}
 	if b.Dockerfile == "" {
 		if c.Image == "" {
-			err := errors.Newf(errors.Invalid, "%s: neither image nor build.dockerfile is set", c.path)
+			err := errors.Newf(errors.Invalid, "%s: neither image nor build.dockerfile is set", c.Path())
 			return Base{}, errors.Remedy(err, `add "image": "debian:12", or "build": {"dockerfile": "Dockerfile"}`)
 		}
 		return Base{Image: c.Image}, nil
@@ -221,10 +219,10 @@ func (c *Config) Base() (Base, error) {
 
 // inRepository returns a path that is relative to the file as one relative to the root of the repository.
 func (c *Config) inRepository(property, name string) (string, error) {
-	joined := path.Join(path.Dir(c.path), name)
+	joined := path.Join(path.Dir(c.Path()), name)
 	if path.IsAbs(name) || joined == ".." || strings.HasPrefix(joined, "../") {
-		err := errors.Newf(errors.Invalid, "%s: %s %.200q leaves the repository", c.path, property, name)
-		return "", errors.Remedy(err, "use a path relative to %s, inside the repository", path.Dir(c.path))
+		err := errors.Newf(errors.Invalid, "%s: %s %.200q leaves the repository", c.Path(), property, name)
+		return "", errors.Remedy(err, "use a path relative to %s, inside the repository", path.Dir(c.Path()))
 	}
 	return joined, nil
 }

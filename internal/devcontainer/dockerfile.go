@@ -19,7 +19,8 @@ type Installation struct {
 	// ContainerUser and RemoteUser are those of Merged.Users.
 	ContainerUser, RemoteUser string
 	Features                  []*Feature // in the order of Resolve
-	// ContainerEnv are variables of all processes, as in Merged. Their variables must have values.
+	// ContainerEnv are variables of all processes, as in Merged. Those that depend on the environment, because they
+	// have ${devcontainerId} or another variable, are left out: they must be set when it is created.
 	ContainerEnv Env
 	Metadata     Metadata // of the image to make
 }
@@ -36,13 +37,13 @@ type File struct {
 // Invalid for values that a Dockerfile cannot have.
 func Dockerfile(in Installation) (text string, files []File, err error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "FROM %s\nUSER root\n", in.Image)
 	for _, value := range []string{in.Image, in.User, in.ContainerUser, in.RemoteUser} {
 		if !plain.MatchString(value) {
 			err := errors.Newf(errors.Invalid, "%.200q: not an image or user", value)
 			return "", nil, errors.Remedy(err, "correct image, containerUser or remoteUser")
 		}
 	}
+	fmt.Fprintf(&b, "FROM %s\nUSER root\n", in.Image)
 	if len(in.Features) > 0 {
 		files = append(files, File{"steps/users.sh", usersScript(in.ContainerUser, in.RemoteUser)})
 		fmt.Fprintf(&b, "RUN --mount=type=bind,source=steps,target=%s-steps \\\n    mkdir -p %s \\\n"+
@@ -66,14 +67,16 @@ func Dockerfile(in Installation) (text string, files []File, err error) {
 			File{path.Join("steps", step, "devcontainer-features-install.sh"), script(f)})
 	}
 	if len(in.Features) > 0 {
-		fmt.Fprintf(&b, "RUN rm -rf %s\n", work)
+		fmt.Fprintf(&b, "RUN rm -rf %s %s-source %s-steps\n", work, work, work)
 	}
 	env, err := envLines(in.ContainerEnv, true)
 	if err != nil {
 		return "", nil, err
 	}
 	b.WriteString(env)
-	fmt.Fprintf(&b, "LABEL %s=%s\n", Label, dockerQuote(in.Metadata.String(), true))
+	// Lines have a maximum length.
+	label := strings.ReplaceAll(dockerQuote(in.Metadata.join(",\n"), true), "\n", "\\\n")
+	fmt.Fprintf(&b, "LABEL %s=%s\n", Label, label)
 	if in.User != "" {
 		fmt.Fprintf(&b, "USER %s\n", in.User)
 	}
@@ -110,7 +113,7 @@ func envLines(env Env, literal bool) (string, error) {
 			err := errors.Newf(errors.Invalid, "containerEnv.%s: has a line break", v.Name)
 			return "", errors.Remedy(err, "write the value on one line, or set it in remoteEnv")
 		}
-		if !v.Unset {
+		if !v.Unset && !(literal && variable.MatchString(v.Value)) {
 			fmt.Fprintf(&b, "ENV %s=%s\n", v.Name, dockerQuote(v.Value, literal))
 		}
 	}

@@ -59,13 +59,16 @@ func ParseFeature(file string, text []byte) (*Feature, error) {
 	if err := decode(doc.root, f); err != nil {
 		return nil, errors.Wrapf(err, "decode %s", file)
 	}
-	if f.ID == "" {
-		err := errors.Newf(errors.Invalid, "%s: has no id", file)
-		return nil, errors.Remedy(err, `add "id", the name of the feature's directory`)
+	if !featureID.MatchString(f.ID) {
+		err := errors.Newf(errors.Invalid, "%s: invalid id %.100q", file, f.ID)
+		return nil, errors.Remedy(err, `set "id" to the name of the feature's directory`)
 	}
 	f.raw = doc.root
 	return f, nil
 }
+
+// featureID matches the ids of features, which are parts of paths.
+var featureID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
 
 // featureEntry lists the properties of a feature that an image keeps in its metadata.
 var featureEntry = []string{"onCreateCommand", "updateContentCommand", "postCreateCommand", "postStartCommand",
@@ -143,7 +146,7 @@ func ParseReference(text string) (Reference, error) {
 		return r, errors.Remedy(err, "write ghcr.io/devcontainers/features/NAME:1, or see https://containers.dev/features")
 	}
 	ref, err := name.ParseReference(registry+"/"+rest, name.WithDefaultTag("latest"))
-	if err != nil || !strings.Contains(rest, "/") {
+	if err != nil || !repository.MatchString(ref.Context().RepositoryStr()) {
 		return r, badReference(errors.Newf(errors.Invalid, "feature %.200q: not a reference", text))
 	}
 	r.Registry, r.Repository = registry, ref.Context().RepositoryStr()
@@ -158,6 +161,9 @@ func ParseReference(text string) (Reference, error) {
 func badReference(err error) error {
 	return errors.Remedy(err, "write ghcr.io/owner/features/name:1, ./directory, or https://host/devcontainer-feature-name.tgz")
 }
+
+// repository matches the names of repositories with at least two elements, as the distribution specification has them.
+var repository = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+$`)
 
 // namespace returns the registry and the repository without the last element.
 func (r Reference) namespace() string { return r.Registry + "/" + path.Dir(r.Repository) }

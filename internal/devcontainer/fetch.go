@@ -2,6 +2,7 @@ package devcontainer
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -50,6 +51,7 @@ type Fetcher struct {
 	// Credentials returns the credentials for a registry; nil means none.
 	Credentials func(ctx context.Context, registry string) (image.Credential, error)
 	Insecure    []string // registries without TLS; those of this machine always may be
+	Lock        Lock     // digests that features must have; others may have any
 
 	MaxBytes, MaxFiles int64 // limits of one feature; 0 means the defaults
 
@@ -207,7 +209,13 @@ func (f *Fetcher) archive(ctx context.Context, r Reference, into string) (string
 	if resp.StatusCode != http.StatusOK {
 		return "", refused(r, resp.StatusCode, errors.Errorf("%s", resp.Status))
 	}
-	return f.unpack(r, resp.Body, into)
+	digest, err := f.unpack(r, resp.Body, into)
+	if want := f.Lock[r.Text]; err == nil && want != "" && digest != want {
+		err := errors.Newf(errors.Invalid, "feature %s: the archive has the digest %s, not %s of the lock file", r.Text,
+			digest, want)
+		return "", errors.Remedy(err, "check the archive, and remove its entry from the lock file if it is right")
+	}
+	return digest, err
 }
 
 // unpack unpacks an archive, which may be compressed, and returns its digest.
@@ -227,14 +235,12 @@ func (f *Fetcher) unpack(r Reference, from io.Reader, into string) (string, erro
 	if err == nil {
 		_, err = io.Copy(io.Discard, buffered)
 	}
-	var broken *transport.Error
 	switch {
 	case limited.N <= 0 || errors.Is(err, errors.Exhausted):
 		return "", f.tooLarge(r)
-	case err != nil && (errors.Is(err, errors.Invalid) || errors.Is(err, gzip.ErrHeader) ||
-		errors.Is(err, gzip.ErrChecksum)):
+	case errors.Is(err, errors.Invalid) || errors.Is(err, gzip.ErrChecksum):
 		return "", notAnArchive(r, err)
-	case err != nil && !errors.As(err, &broken):
+	case err != nil:
 		return "", explain(r, err)
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
@@ -256,8 +262,8 @@ func (f *Fetcher) pull(ctx context.Context, r Reference, into string) (string, e
 		return "", badReference(errors.Explainf(err, errors.Invalid, "feature %s: not a reference", r.Text))
 	}
 	var ref name.Reference = repo.Tag(r.Tag)
-	if r.Digest != "" {
-		ref = repo.Digest(r.Digest)
+	if digest := cmp.Or(r.Digest, f.Lock[r.Text]); digest != "" {
+		ref = repo.Digest(digest)
 	}
 	auth, err := f.authenticator(ctx, r.Registry)
 	if err != nil {
@@ -345,8 +351,8 @@ func explain(r Reference, err error) error {
 	case errors.As(err, &status):
 		return refused(r, status.StatusCode, err)
 	}
-	err = errors.Explainf(err, errors.Unavailable, "feature %s: the server cannot be reached", r.Text)
-	return errors.Remedy(err, "check the reference and the network")
+	err = errors.Explainf(err, errors.Unavailable, "feature %s: cannot be fetched", r.Text)
+	return errors.Remedy(err, "check the reference and the network, and try again")
 }
 
 // refused returns the error for an HTTP status.

@@ -20,7 +20,7 @@ const (
 // document is a JSON text with comments.
 type document struct {
 	name  string
-	text  []byte
+	text  []byte // for positions in errors
 	root  hujson.Value
 	notes []Note // found by check
 }
@@ -32,6 +32,7 @@ func parse(name string, text []byte) (*document, error) {
 		err := errors.Newf(errors.Exhausted, "%s: has more than %d bytes", name, MaxBytes)
 		return nil, errors.Remedy(err, "make it smaller")
 	}
+	text = append(bytes.Clone(text), '\n') // which must end a comment in the last line
 	d := &document{name: name, text: text}
 	if at := tooDeep(text); at >= 0 {
 		return nil, d.fail(at, "simplify it", "more than %d objects and arrays in one another", maxDepth)

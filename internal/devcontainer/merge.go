@@ -62,19 +62,17 @@ func (m Metadata) With(features []*Feature, c *Config) (Metadata, error) {
 }
 
 // String returns the text of the label.
-func (m Metadata) String() string {
-	var b strings.Builder
-	b.WriteByte('[')
+func (m Metadata) String() string { return m.join(",") }
+
+// join returns the text of the label with a separator between entries.
+func (m Metadata) join(separator string) string {
+	all := make([]string, len(m))
 	for i, e := range m {
-		if i > 0 {
-			b.WriteByte(',')
-		}
 		raw := e.raw.Clone()
 		raw.Minimize()
-		b.Write(raw.Pack())
+		all[i] = string(raw.Pack())
 	}
-	b.WriteByte(']')
-	return b.String()
+	return "[" + strings.Join(all, separator) + "]"
 }
 
 // Substitute returns the metadata with the values of variables. It returns Invalid for a variable without a name.

@@ -44,7 +44,7 @@ func (n *notesOf) ignore(when bool, property, because string, args ...any) {
 
 // Notes lists the properties of the file that are not followed. Merge lists those that features and images have, too.
 func (c *Config) Notes() []Note {
-	n := notesOf(append([]Note(nil), c.notes...))
+	n := notesOf(append([]Note(nil), c.doc.notes...))
 	n.refuse(len(c.DockerComposeFile) > 0, "dockerComposeFile", "an environment is one sandbox, without services beside it")
 	n.ignore(c.Service != "", "service", "it belongs to dockerComposeFile")
 	n.ignore(len(c.RunServices) > 0, "runServices", "it belongs to dockerComposeFile")

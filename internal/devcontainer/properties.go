@@ -10,7 +10,7 @@ var (
 	strings_   = list(text, "strings")
 	stringList = either(text, strings_)
 	command    = either(text, strings_, table(either(text, strings_), nil))
-	port       = shape{form: "a port", kinds: "0", valid: regexp.MustCompile(`^([1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d{2}|655[0-2]\d|6553[0-5])$`).MatchString}
+	port       = shape{form: "a port", kinds: "0", valid: isPort}
 	forwarded  = either(port, matching(`a port as "host:3000"`, `^([A-Za-z0-9._-]+:)?\d{1,5}$`))
 	size       = matching(`a size such as "8gb"`, `^\d{1,15}([tgmk]b)?$`)
 	variables  = table(option, envName.MatchString)
@@ -29,6 +29,12 @@ var (
 		"gpu": either(flag, word("optional"), record(map[string]shape{"cores": integer, "memory": size})),
 	})
 )
+
+// isPort reports whether a text is the number of a port.
+func isPort(s string) bool {
+	_, _, err := Port(s).Split()
+	return err == nil
+}
 
 // envName matches the names of environment variables. They are written into Dockerfiles.
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
@@ -68,7 +74,7 @@ var configShape = record(with(entryMembers, []string{"id", "entrypoint"}, map[st
 
 // featureShape is the form of a devcontainer-feature.json.
 var featureShape = record(with(entryMembers, nil, map[string]shape{
-	"id": matching("an id of letters, digits, dashes and underscores", `^[A-Za-z0-9_-]+$`), "version": text, "name": text, "description": text,
+	"id": text, "version": text, "name": text, "description": text,
 	"documentationURL": text, "options": table(record(map[string]shape{
 		"type": word("string", "boolean"), "default": option, "enum": strings_, "proposals": strings_,
 		"description": text,

@@ -150,8 +150,8 @@ func (d *document) note(property, text string) {
 // wrong returns the error for a value that has another form.
 func (d *document) wrong(s shape, v *hujson.Value, at string) error {
 	has := map[byte]string{'n': "null", 't': "true", 'f': "false", '{': "an object", '[': "an array"}[byte(v.Value.Kind())]
-	if has == "" {
-		has = fmt.Sprintf("%.100s", v.Value)
+	if literal, ok := v.Value.(hujson.Literal); ok && has == "" {
+		has = fmt.Sprintf("%.100s", string(literal))
 	}
 	if at == "" {
 		return d.fail(v.StartOffset, "begin the file with {", "the file must be %s, not %s", s.form, has)

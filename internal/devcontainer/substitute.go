@@ -30,18 +30,19 @@ type Variables struct {
 // variable matches what may be a variable.
 var variable = regexp.MustCompile(`\$\{([^\n\r\x{2028}\x{2029}]*?)\}`)
 
-// Substitute returns the configuration with the values of variables. It returns Invalid for a variable without a name.
+// Substitute returns the configuration with the values of variables. It returns Invalid for a variable without a
+// name, and for a value that a property cannot have.
 func (c *Config) Substitute(v Variables) (*Config, error) {
 	folder, err := c.Folder(v)
 	if err != nil {
 		return nil, err
 	}
 	v.ContainerFolder = folder
-	raw, err := v.substitute(c.raw)
-	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "%s: %s", c.path, errors.Message(err))
+	doc := *c.doc
+	if doc.root, err = v.substitute(c.doc.root); err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "%s: %s", c.Path(), errors.Message(err))
 	}
-	return decodeConfig(c.path, raw, c.notes)
+	return decodeConfig(&doc)
 }
 
 // Folder returns the path of the repository in the environment: workspaceFolder, else that of v.
@@ -50,7 +51,7 @@ func (c *Config) Folder(v Variables) (string, error) {
 		return v.ContainerFolder, nil
 	}
 	folder, err := v.text(c.WorkspaceFolder)
-	return folder, errors.Wrapf(err, "%s: workspaceFolder", c.path)
+	return folder, errors.Wrapf(err, "%s: workspaceFolder", c.Path())
 }
 
 // substitute returns a JSON value with the variables in its strings replaced. Names of members stay.

@@ -1,0 +1,163 @@
+package devcontainer_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/internal/devcontainer"
+)
+
+// installation returns one with two features: the second has options with the syntax of shells and Dockerfiles.
+func installation(t *testing.T) devcontainer.Installation {
+	t.Helper()
+	c := parse(t, `{"features": {
+		"ghcr.io/acme/f/go:1": {}, "ghcr.io/acme/f/odd:1": {"greeting": "it's \"$HOME\" `+"`id`"+` \\ \n end"}
+	}, "containerEnv": {"A": "a \"b\" $c \\", "ID": "${devcontainerId}"}, "remoteUser": "dev"}`)
+	features, err := devcontainer.Resolve(t.Context(), c, source(t, map[string]string{
+		"acme/f/go": `{"id": "go", "version": "1.2.0", "containerEnv": {"GOROOT": "/go", "PATH": "${GOROOT}/bin:${PATH}"},
+			"options": {"version": {"type": "string", "default": "1.26"}}, "entrypoint": "/init"}`,
+		"acme/f/odd": `{"id": "odd", "name": "It's odd", "deprecated": true, "documentationURL": "https://example.org",
+			"installsAfter": ["ghcr.io/acme/f/go"]}`,
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	features[0].Dir, features[1].Dir = "0", "1"
+	m, err := metadata(t, `[{"remoteUser": "x", "customizations": {"a": "\n$\\\""}}]`).With(features, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := devcontainer.Merge(m)
+	container, remote := merged.Users("node")
+	return devcontainer.Installation{Image: "docker.io/library/node:22", User: "node", ContainerUser: container,
+		RemoteUser: remote, Features: features, ContainerEnv: merged.ContainerEnv, Metadata: m}
+}
+
+func TestDockerfile(t *testing.T) {
+	t.Parallel()
+	in := installation(t)
+	text, files, err := devcontainer.Dockerfile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := parser.Parse(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	stages, _, err := instructions.Parse(result.AST, nil)
+	if err != nil || len(stages) != 1 || stages[0].BaseName != in.Image {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	var got []string
+	for _, c := range stages[0].Commands {
+		switch c := c.(type) {
+		case *instructions.RunCommand:
+			got = append(got, "RUN")
+		case *instructions.EnvCommand:
+			got = append(got, "ENV "+c.Env[0].Key+"="+c.Env[0].Value)
+		case *instructions.UserCommand:
+			got = append(got, "USER "+c.User)
+		case *instructions.LabelCommand:
+			got = append(got, "LABEL "+c.Labels[0].Key)
+			// The shell lexer of the builder removes the quoting.
+			value := c.Labels[0].Value
+			want := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`).Replace(in.Metadata.String()) + `"`
+			if value != want {
+				t.Errorf("label\n%s\nwant\n%s", value, want)
+			}
+		default:
+			t.Errorf("unexpected instruction %s", c.Name())
+		}
+	}
+	// Variables of a feature are set before its step, in their order; that with an id waits for the environment.
+	want := []string{"USER root", "RUN", `ENV GOROOT="/go"`, `ENV PATH="${GOROOT}/bin:${PATH}"`, "RUN", "RUN", "RUN",
+		`ENV A="a \"b\" \$c \\"`, "LABEL devcontainer.metadata", "USER node"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("instructions\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if len(files) != 5 {
+		t.Errorf("%d files", len(files))
+	}
+}
+
+// A feature's script gets its options and the users, whatever characters they have.
+func TestFeatureScriptsGetTheirVariables(t *testing.T) {
+	t.Parallel()
+	in := installation(t)
+	in.ContainerUser, in.RemoteUser = "root", "0:0"
+	text, files, err := devcontainer.Dockerfile(in)
+	if err != nil || !strings.Contains(text, "steps/odd_1/.") {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	dir := t.TempDir()
+	for _, f := range files {
+		name := strings.TrimPrefix(f.Path, "steps/")
+		testenv.WriteFile(t, filepath.Join(dir, name), []byte(f.Text))
+	}
+	work := filepath.Join(dir, "odd_1")
+	testenv.WriteFile(t, filepath.Join(work, "install.sh"), []byte("#!/bin/sh\n"+
+		"printf '%s|' \"$GREETING\" \"$_CONTAINER_USER\" \"$_REMOTE_USER\" \"$_CONTAINER_USER_HOME\" \"$_REMOTE_USER_HOME\"\n"+
+		"exit ${FAIL:-0}\n"))
+	for _, name := range []string{"install.sh", "devcontainer-features-install.sh"} {
+		if err := os.Chmod(filepath.Join(work, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	users, err := exec.CommandContext(t.Context(), "sh", filepath.Join(dir, "users.sh")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.WriteFile(t, filepath.Join(dir, "devcontainer-features.builtin.env"), users)
+	run := func(env ...string) (string, string, error) {
+		cmd := exec.CommandContext(t.Context(), "./devcontainer-features-install.sh")
+		cmd.Dir, cmd.Env = work, append(os.Environ(), env...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		return stdout.String(), stderr.String(), err
+	}
+	stdout, stderr, err := run()
+	if want := "it's \"$HOME\" `id` \\ \n end|root|0|/root|/root|"; err != nil || !strings.HasSuffix(stdout, want) {
+		t.Errorf("%q, %q, %v, want %q", stdout, stderr, err, want)
+	}
+	if !strings.Contains(stdout, "feature odd  (ghcr.io/acme/f/odd:1)\n") || !strings.Contains(stdout, "deprecated") {
+		t.Errorf("%q", stdout)
+	}
+	_, stderr, err = run("FAIL=3")
+	want := "ERROR: feature \"It's odd\" (ghcr.io/acme/f/odd) failed to install; see https://example.org\n"
+	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 3 || stderr != want {
+		t.Errorf("%q, %v, want %q", stderr, err, want)
+	}
+}
+
+func TestDockerfileRefusesForeignSyntax(t *testing.T) {
+	t.Parallel()
+	for _, change := range []func(*devcontainer.Installation){
+		func(in *devcontainer.Installation) { in.Image = "a\nRUN evil" },
+		func(in *devcontainer.Installation) { in.User = "a b" },
+		func(in *devcontainer.Installation) { in.RemoteUser = "$(evil)" },
+		func(in *devcontainer.Installation) { in.ContainerUser = "a'" },
+		func(in *devcontainer.Installation) { in.ContainerEnv = devcontainer.Env{{Name: "A", Value: "a\nb"}} },
+		func(in *devcontainer.Installation) {
+			in.Features[0].ContainerEnv = devcontainer.Env{{Name: "A", Value: "a\rb"}}
+		},
+	} {
+		in := installation(t)
+		change(&in)
+		_, _, err := devcontainer.Dockerfile(in)
+		wantError(t, err, errors.Invalid, "")
+	}
+	text, files, err := devcontainer.Dockerfile(devcontainer.Installation{Image: "debian"})
+	if want := "FROM debian\nUSER root\nLABEL devcontainer.metadata=\"[]\"\n"; err != nil || text != want || files != nil {
+		t.Errorf("%q, %v, %v", text, files, err)
+	}
+}
