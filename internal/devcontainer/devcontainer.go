@@ -100,8 +100,8 @@ type Build struct {
 	Options    []string `json:"options,omitempty"`
 }
 
-// Values are build arguments, or the values of a feature's options. Booleans are "true" and "false". In a file, a string
-// is short for the option "version", and a boolean for no options.
+// Values are build arguments, or the values of a feature's options. Booleans are "true" and "false". In a file, a
+// string is short for the option "version", and a boolean for no options.
 type Values map[string]string
 
 // PortAttributes describe a forwarded port.

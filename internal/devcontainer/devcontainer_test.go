@@ -34,12 +34,12 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		"{'image': 1}":                          "line 1, column 2",
 		"{\n  \"image\": 7}":                    `line 2, column 12: "image" must be a string, not 7`,
 		`{"image": null}`:                       `"image" must be a string, not null`,
-		`{"build": {"args": {"A": {}}}}`:        `line 1, column 26: "build.args.A" must be a string or true or false or a number`,
-		`{"forwardPorts": [3000, true]}`:        `line 1, column 25: "forwardPorts[1]" must be a port or a port as "host:3000", not true`,
+		`{"build": {"args": {"A": {}}}}`:        `column 26: "build.args.A" must be a string, a boolean or a number`,
+		`{"forwardPorts": [3000, true]}`:        `column 25: "forwardPorts[1]" must be a port or a port as "host:3000"`,
 		`{"forwardPorts": [70000]}`:             `"forwardPorts[0]" must be a port, not 70000`,
 		`{"forwardPorts": ["db:x"]}`:            `must be a port as "host:3000", not "db:x"`,
-		`{"postCreateCommand": 1}`:              `"postCreateCommand" must be a string or an array of strings or an object, not 1`,
-		`{"postCreateCommand": {"a": {}}}`:      `"postCreateCommand.a" must be a string or an array of strings, not an object`,
+		`{"postCreateCommand": 1}`:              `must be a string, an array of strings or an object, not 1`,
+		`{"postCreateCommand": {"a": {}}}`:      `"postCreateCommand.a" must be a string or an array of strings`,
 		`{"postCreateCommand": ["a", 1]}`:       `"postCreateCommand[1]" must be a string`,
 		`{"waitFor": "later"}`:                  `"waitFor" must be one of "initializeCommand", "onCreateCommand"`,
 		`{"mounts": ["type=volume"]}`:           `"mounts[0]" must be a mount with a target`,
@@ -51,7 +51,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		`{"containerEnv": {"A B": ""}}`:         `line 1, column 19: "containerEnv.A B": invalid name`,
 		`{"secrets": {"A-B": {}}}`:              `"secrets.A-B": invalid name`,
 		`{"remoteEnv": {"A": []}}`:              `"remoteEnv.A" must be`,
-		`{"privileged": "yes"}`:                 `"privileged" must be true or false, not "yes"`,
+		`{"privileged": "yes"}`:                 `"privileged" must be a boolean, not "yes"`,
 		`{"customizations": []}`:                `"customizations" must be an object, not an array`,
 		`{"features": {"x": []}}`:               `"features.x" must be`,
 		`{"name": ` + strings.Repeat(`[`, 200):  "line 1, column 109: more than 100 objects and arrays",
@@ -79,7 +79,8 @@ func TestParse(t *testing.T) {
 		"name": "n", "image": "debian:12",
 		"onCreateCommand": "a && b", "updateContentCommand": ["a", "b c"], "postCreateCommand": {"x": "y", "z": ["z"]},
 		"postStartCommand": "", "postAttachCommand": {"a": [], "b": ""},
-		"remoteEnv": {"Z": "1", "A": null, "N": 3}, "features": {"./a": "1.2", "./b": true, "./c": {"n": 1, "b": false}},
+		"remoteEnv": {"Z": "1", "A": null, "N": 3}, "features": {"./a": "1.2", "./b": true, "./c": {"n": 1,
+			"b": false}},
 		"hostRequirements": {"cpus": 2, "memory": "8gb", "gpu": true},
 		"secrets": {"TOKEN": {"description": "d"}}, "appPort": "8000:80",
 	}`)
@@ -97,14 +98,16 @@ func TestParse(t *testing.T) {
 		t.Errorf("variables: %+v", c.RemoteEnv)
 	}
 	env := c.RemoteEnv.Apply(map[string]string{"A": "old", "B": "kept"})
-	if !reflect.DeepEqual(env, map[string]string{"Z": "1", "N": "3", "B": "kept"}) || len(devcontainer.Env(nil).Apply(nil)) > 0 {
+	if !reflect.DeepEqual(env, map[string]string{"Z": "1", "N": "3", "B": "kept"}) ||
+		len(devcontainer.Env(nil).Apply(nil)) > 0 {
 		t.Errorf("environment: %v", env)
 	}
 	if !reflect.DeepEqual(c.Features, map[string]devcontainer.Values{"./a": {"version": "1.2"}, "./b": {},
 		"./c": {"n": "1", "b": "false"}}) {
 		t.Errorf("features: %v", c.Features)
 	}
-	if c.Path() != file || c.LockPath() != ".devcontainer/devcontainer-lock.json" || c.Secrets["TOKEN"].Description != "d" {
+	if c.Path() != file || c.LockPath() != ".devcontainer/devcontainer-lock.json" ||
+		c.Secrets["TOKEN"].Description != "d" {
 		t.Errorf("%q, %q, %v", c.Path(), c.LockPath(), c.Secrets)
 	}
 	other, err := devcontainer.Parse(".devcontainer.json", []byte(`{}`))
@@ -120,7 +123,8 @@ func TestMounts(t *testing.T) {
 		{"type": "volume", "source": "d", "target": "/d"}, "type=bind,source=/e,target=/e,ro=false",
 		"type=bind,\"source=/f,g\",target=/f,readonly=true", "type=volume,source=a\"b,target=/h", "type=npipe,target=/i"
 	]}`)
-	want := []string{"volume a /a false true", "volume b /b false true", "tmpfs  /c true true", "volume d /d false true",
+	want := []string{"volume a /a false true", "volume b /b false true", "tmpfs  /c true true",
+		"volume d /d false true",
 		"bind /e /e false false", "bind /f,g /f true false", "volume a\"b /h false true", "npipe  /i false false"}
 	for i, m := range c.Mounts {
 		got := fmt.Sprint(m.Type, " ", m.Source, " ", m.Target, " ", m.ReadOnly(), " ", m.Supported())
@@ -183,7 +187,8 @@ func TestBase(t *testing.T) {
 			want: devcontainer.Base{Dockerfile: "docker/Dockerfile", Context: "docker"}},
 		{text: `{"dockerFile": "Dockerfile", "context": "..", "build": {"target": "t"}}`,
 			want: devcontainer.Base{Dockerfile: ".devcontainer/Dockerfile", Context: ".", Target: "t"}},
-		{text: `{"dockerComposeFile": "compose.yml", "service": "app"}`, kind: errors.Unsupported, says: "dockerComposeFile"},
+		{text: `{"dockerComposeFile": "compose.yml", "service": "app"}`, kind: errors.Unsupported,
+			says: "dockerComposeFile"},
 		{text: `{"build": {"args": {}}}`, kind: errors.Invalid, says: "neither image nor build.dockerfile"},
 		{text: `{"build": {"dockerfile": "../../Dockerfile"}}`, kind: errors.Invalid, says: "leaves the repository"},
 		{text: `{"build": {"dockerfile": "Dockerfile", "context": "../.."}}`, kind: errors.Invalid, says: "context"},
@@ -205,11 +210,13 @@ func TestNotes(t *testing.T) {
 	c := parse(t, `{
 		"image": "a", "image": "debian", "dockerComposeFile": ["a.yml"], "service": "s", "runServices": ["r"],
 		"initializeCommand": "touch /x", "runArgs": ["--gpus", "all"], "appPort": 3000, "workspaceMount": "",
-		"build": {"cacheFrom": "x", "options": ["--pull"], "typo": 1}, "remoteUsr": "u", "extensions": [], "settings": {},
+		"build": {"cacheFrom": "x", "options": ["--pull"], "typo": 1}, "remoteUsr": "u", "extensions": [],
+			"settings": {},
 		"overrideFeatureInstallOrder": ["./a", "ghcr.io/a/b/c", "ghcr.io/a/b/d"],
 		"features": {"./a": {}, "ghcr.io/a/b/c:1": {}},
 		"privileged": true, "capAdd": ["SYS_PTRACE"], "securityOpt": ["seccomp=unconfined"], "overrideCommand": false,
-		"mounts": ["source=/home/x/.ssh,target=/ssh,type=bind", "type=npipe,target=/n", "source=v,target=/v,type=volume"],
+		"mounts": ["source=/home/x/.ssh,target=/ssh,type=bind", "type=npipe,target=/n",
+			"source=v,target=/v,type=volume"],
 		"shutdownAction": "none", "updateRemoteUserUID": true, "hostRequirements": {"gpu": true}
 	}`)
 	metadata, err := devcontainer.Metadata(nil).With(nil, c)
@@ -227,8 +234,10 @@ func TestNotes(t *testing.T) {
 			t.Errorf("not one sentence about %s: %q", n.Property, n.Text)
 		}
 	}
-	refused := []string{"dockerComposeFile", "initializeCommand", "privileged", "mounts", "mounts", "hostRequirements.gpu"}
-	ignored := []string{"image", "build.typo", "remoteUsr", "extensions", "settings", "service", "runServices", "runArgs",
+	refused := []string{"dockerComposeFile", "initializeCommand", "privileged", "mounts", "mounts",
+		"hostRequirements.gpu"}
+	ignored := []string{"image", "build.typo", "remoteUsr", "extensions", "settings", "service", "runServices",
+		"runArgs",
 		"appPort", "workspaceMount", "build.cacheFrom", "build.options", "overrideFeatureInstallOrder", "capAdd",
 		"securityOpt", "overrideCommand", "shutdownAction", "updateRemoteUserUID"}
 	if !slices.Equal(got["refused"], refused) || !slices.Equal(got["ignored"], ignored) {

@@ -9,8 +9,27 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-// work is the directory in an image where features are while they are installed.
-const work = "/tmp/dev-container-features"
+// The steps of a Dockerfile that install features. STEP is the name of a feature's step, DIR its directory in the
+// context.
+const (
+	firstStep = `RUN --mount=type=bind,source=steps,target=/tmp/dev-container-features-steps \
+    mkdir -p /tmp/dev-container-features \
+ && cd /tmp/dev-container-features \
+ && sh /tmp/dev-container-features-steps/users.sh >devcontainer-features.builtin.env
+`
+	featureStep = `RUN --mount=type=bind,source=DIR,target=/tmp/dev-container-features-source \
+    --mount=type=bind,source=steps,target=/tmp/dev-container-features-steps \
+    cd /tmp/dev-container-features \
+ && cp -R /tmp/dev-container-features-source STEP \
+ && cp -R /tmp/dev-container-features-steps/STEP/. STEP \
+ && chown -R root:root STEP \
+ && chmod -R 0755 STEP \
+ && cd STEP \
+ && ./devcontainer-features-install.sh \
+ && rm -rf /tmp/dev-container-features/STEP
+`
+	lastStep = "RUN rm -rf /tmp/dev-container-features*\n"
+)
 
 // Installation is the build of an image with features, on top of a Base.
 type Installation struct {
@@ -46,8 +65,7 @@ func Dockerfile(in Installation) (text string, files []File, err error) {
 	fmt.Fprintf(&b, "FROM %s\nUSER root\n", in.Image)
 	if len(in.Features) > 0 {
 		files = append(files, File{"steps/users.sh", usersScript(in.ContainerUser, in.RemoteUser)})
-		fmt.Fprintf(&b, "RUN --mount=type=bind,source=steps,target=%s-steps \\\n    mkdir -p %s \\\n"+
-			" && sh %s-steps/users.sh >%s/devcontainer-features.builtin.env\n", work, work, work, work)
+		b.WriteString(firstStep)
 	}
 	for i, f := range in.Features {
 		step := fmt.Sprintf("%s_%d", f.ID, i)
@@ -56,18 +74,13 @@ func Dockerfile(in Installation) (text string, files []File, err error) {
 			return "", nil, errors.Wrapf(err, "feature %s", f.Reference.Text)
 		}
 		b.WriteString(env)
-		fmt.Fprintf(&b, "RUN --mount=type=bind,source=%s,target=%s-source \\\n"+
-			"    --mount=type=bind,source=steps,target=%s-steps \\\n"+
-			"    cp -R %s-source %s/%s \\\n && cp -R %s-steps/%s/. %s/%s \\\n && chown -R root:root %s/%s \\\n"+
-			" && chmod -R 0755 %s/%s \\\n && cd %s/%s \\\n && ./devcontainer-features-install.sh \\\n && cd / \\\n"+
-			" && rm -rf %s/%s\n", f.Dir, work, work, work, work, step, work, step, work, step, work, step, work, step, work,
-			step, work, step)
+		b.WriteString(strings.NewReplacer("STEP", step, "DIR", f.Dir).Replace(featureStep))
 		files = append(files,
 			File{path.Join("steps", step, "devcontainer-features.env"), assignments(f.Env())},
 			File{path.Join("steps", step, "devcontainer-features-install.sh"), script(f)})
 	}
 	if len(in.Features) > 0 {
-		fmt.Fprintf(&b, "RUN rm -rf %s %s-source %s-steps\n", work, work, work)
+		b.WriteString(lastStep)
 	}
 	env, err := envLines(in.ContainerEnv, true)
 	if err != nil {
@@ -158,6 +171,7 @@ func script(f *Feature) string {
 	if f.Deprecated {
 		b.WriteString("echo 'the feature is deprecated: its author no longer maintains it'\n")
 	}
-	b.WriteString("set -a\n. ../devcontainer-features.builtin.env\n. ./devcontainer-features.env\nset +a\n./install.sh\n")
+	b.WriteString("set -a\n. ../devcontainer-features.builtin.env\n. ./devcontainer-features.env\nset +a\n" +
+		"./install.sh\n")
 	return b.String()
 }

@@ -23,7 +23,8 @@ func installation(t *testing.T) devcontainer.Installation {
 		"ghcr.io/acme/f/go:1": {}, "ghcr.io/acme/f/odd:1": {"greeting": "it's \"$HOME\" `+"`id`"+` \\ \n end"}
 	}, "containerEnv": {"A": "a \"b\" $c \\", "ID": "${devcontainerId}"}, "remoteUser": "dev"}`)
 	features, err := devcontainer.Resolve(t.Context(), c, source(t, map[string]string{
-		"acme/f/go": `{"id": "go", "version": "1.2.0", "containerEnv": {"GOROOT": "/go", "PATH": "${GOROOT}/bin:${PATH}"},
+		"acme/f/go": `{"id": "go", "version": "1.2.0", 
+			"containerEnv": {"GOROOT": "/go", "PATH": "${GOROOT}/bin:${PATH}"},
 			"options": {"version": {"type": "string", "default": "1.26"}}, "entrypoint": "/init"}`,
 		"acme/f/odd": `{"id": "odd", "name": "It's odd", "deprecated": true, "documentationURL": "https://example.org",
 			"installsAfter": ["ghcr.io/acme/f/go"]}`,
@@ -105,7 +106,8 @@ func TestFeatureScriptsGetTheirVariables(t *testing.T) {
 	}
 	work := filepath.Join(dir, "odd_1")
 	testenv.WriteFile(t, filepath.Join(work, "install.sh"), []byte("#!/bin/sh\n"+
-		"printf '%s|' \"$GREETING\" \"$_CONTAINER_USER\" \"$_REMOTE_USER\" \"$_CONTAINER_USER_HOME\" \"$_REMOTE_USER_HOME\"\n"+
+		"printf '%s|' \"$GREETING\" \"$_CONTAINER_USER\" \"$_REMOTE_USER\" "+
+		"\"$_CONTAINER_USER_HOME\" \"$_REMOTE_USER_HOME\"\n"+
 		"exit ${FAIL:-0}\n"))
 	for _, name := range []string{"install.sh", "devcontainer-features-install.sh"} {
 		if err := os.Chmod(filepath.Join(work, name), 0o755); err != nil {
@@ -157,7 +159,8 @@ func TestDockerfileRefusesForeignSyntax(t *testing.T) {
 		wantError(t, err, errors.Invalid, "")
 	}
 	text, files, err := devcontainer.Dockerfile(devcontainer.Installation{Image: "debian"})
-	if want := "FROM debian\nUSER root\nLABEL devcontainer.metadata=\"[]\"\n"; err != nil || text != want || files != nil {
+	if want := "FROM debian\nUSER root\nLABEL devcontainer.metadata=\"[]\"\n"; err != nil || text != want ||
+		files != nil {
 		t.Errorf("%q, %v, %v", text, files, err)
 	}
 }

@@ -143,7 +143,7 @@ func ParseReference(text string) (Reference, error) {
 	registry, rest, _ := strings.Cut(strings.ToLower(text), "/")
 	if !strings.ContainsAny(registry, ".:") && registry != "localhost" {
 		err := errors.Newf(errors.Unsupported, "feature %.200q: names without a registry are no longer in use", text)
-		return r, errors.Remedy(err, "write ghcr.io/devcontainers/features/NAME:1, or see https://containers.dev/features")
+		return r, errors.Remedy(err, "write ghcr.io/devcontainers/features/NAME:1; see https://containers.dev/features")
 	}
 	ref, err := name.ParseReference(registry+"/"+rest, name.WithDefaultTag("latest"))
 	if err != nil || !repository.MatchString(ref.Context().RepositoryStr()) {
@@ -159,7 +159,7 @@ func ParseReference(text string) (Reference, error) {
 }
 
 func badReference(err error) error {
-	return errors.Remedy(err, "write ghcr.io/owner/features/name:1, ./directory, or https://host/devcontainer-feature-name.tgz")
+	return errors.Remedy(err, "write ghcr.io/owner/features/name:1, ./directory, or https://host/name.tgz")
 }
 
 // repository matches the names of repositories with at least two elements, as the distribution specification has them.

@@ -15,12 +15,15 @@ func TestParseReference(t *testing.T) {
 	t.Parallel()
 	digest := "sha256:" + strings.Repeat("a", 64)
 	for text, want := range map[string]devcontainer.Reference{
-		"ghcr.io/devcontainers/features/go:1":             {Registry: "ghcr.io", Repository: "devcontainers/features/go", Tag: "1"},
-		"GHCR.io/Devcontainers/features/Go":               {Registry: "ghcr.io", Repository: "devcontainers/features/go", Tag: "latest"},
-		"localhost:5000/a/go@" + digest:                   {Registry: "localhost:5000", Repository: "a/go", Digest: digest},
-		"localhost/a/go:1.2.3":                            {Registry: "localhost", Repository: "a/go", Tag: "1.2.3"},
-		"./feature/":                                      {Local: "feature"},
-		"../shared":                                       {Local: "../shared"},
+		"ghcr.io/devcontainers/features/go:1": {Registry: "ghcr.io",
+			Repository: "devcontainers/features/go", Tag: "1"},
+		"GHCR.io/Devcontainers/features/Go": {Registry: "ghcr.io",
+			Repository: "devcontainers/features/go", Tag: "latest"},
+		"localhost:5000/a/go@" + digest: {Registry: "localhost:5000", Repository: "a/go",
+			Digest: digest},
+		"localhost/a/go:1.2.3": {Registry: "localhost", Repository: "a/go", Tag: "1.2.3"},
+		"./feature/":           {Local: "feature"},
+		"../shared":            {Local: "../shared"},
 		"https://example.org/devcontainer-feature-go.tgz": {URL: "https://example.org/devcontainer-feature-go.tgz"},
 	} {
 		want.Text = text

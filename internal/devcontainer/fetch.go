@@ -30,13 +30,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/image"
 )
 
+// The default limits of one feature.
 const (
-	// DefaultMaxBytes and DefaultMaxFiles limit one feature.
 	DefaultMaxBytes = 64 << 20
 	DefaultMaxFiles = 10_000
-
-	maxManifest = 4 << 20 // bytes
 )
+
+const maxManifest = 4 << 20 // bytes
 
 // Fetcher fetches features into a directory, each reference once. Its method Feature is a Source.
 type Fetcher struct {

@@ -142,9 +142,11 @@ func TestUnsafeArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, headers := range map[string][]tar.Header{
-		"climbs":   {{Name: "../../escaped", Mode: 0o644}},
-		"follows":  {{Name: "link", Linkname: filepath.Dir(secret), Typeflag: tar.TypeSymlink}, {Name: "link/new", Mode: 0o644}},
-		"points":   {{Name: devcontainer.FeatureFile, Linkname: secret, Typeflag: tar.TypeSymlink}, {Name: "install.sh"}},
+		"climbs": {{Name: "../../escaped", Mode: 0o644}},
+		"follows": {{Name: "link", Linkname: filepath.Dir(secret), Typeflag: tar.TypeSymlink}, {Name: "link/new",
+			Mode: 0o644}},
+		"points": {{Name: devcontainer.FeatureFile, Linkname: secret, Typeflag: tar.TypeSymlink},
+			{Name: "install.sh"}},
 		"device":   {{Name: "null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}},
 		"hardlink": {{Name: "passwd", Linkname: "/etc/passwd", Typeflag: tar.TypeLink}},
 	} {
@@ -201,8 +203,9 @@ func TestCredentials(t *testing.T) {
 	if errors.KindOf(err) != errors.NotFound || errors.Message(err) != "no secret" {
 		t.Errorf("%v", err)
 	}
-	for code, kind := range map[int]errors.Kind{http.StatusNotFound: errors.NotFound, http.StatusForbidden: errors.Denied,
-		http.StatusTeapot: errors.Unavailable, http.StatusTooManyRequests: errors.Unavailable} {
+	for code, kind := range map[int]errors.Kind{http.StatusNotFound: errors.NotFound,
+		http.StatusForbidden: errors.Denied,
+		http.StatusTeapot:    errors.Unavailable, http.StatusTooManyRequests: errors.Unavailable} {
 		status = code
 		_, err = fetch(t, with(image.Credential{User: "u", Password: "good"}, nil), at)
 		wantError(t, err, kind, "feature "+at)
@@ -270,8 +273,9 @@ func TestFetchArchive(t *testing.T) {
 	}
 	_, err := fetch(t, f, server.URL+"/plain.tgz")
 	wantError(t, err, errors.Invalid, "not "+fmt.Sprintf("sha256:%x", sum)+" of the lock file")
-	for file, kind := range map[string]errors.Kind{"none": errors.NotFound, "cut": errors.Invalid, "changed": errors.Invalid,
-		"aside": errors.Denied} {
+	for file, kind := range map[string]errors.Kind{"none": errors.NotFound, "cut": errors.Invalid,
+		"changed": errors.Invalid,
+		"aside":   errors.Denied} {
 		_, err := fetch(t, fetcher(), server.URL+"/"+file+".tgz")
 		if errors.KindOf(err) != kind || !strings.Contains(errors.Message(err), "feature "+server.URL) {
 			t.Errorf("%s: %v (%s)", file, err, errors.KindOf(err))
@@ -312,7 +316,8 @@ func TestLocalFeatures(t *testing.T) {
 		kind errors.Kind
 		says string
 	}{
-		"./none": {errors.NotFound, "no directory .devcontainer/none"}, "../elsewhere": {errors.Invalid, "not in the directory"},
+		"./none": {errors.NotFound, "no directory .devcontainer/none"}, "../elsewhere": {errors.Invalid,
+			"not in the directory"},
 		"../../etc": {errors.Invalid, "not in the directory"}, "./bare": {errors.Invalid, "no file install.sh"},
 		"./link": {errors.Invalid, "not a regular file"},
 	} {

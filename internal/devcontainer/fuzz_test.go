@@ -26,7 +26,8 @@ func seeds(f *testing.F, patterns ...string) {
 			f.Add(text)
 		}
 	}
-	f.Add([]byte(`{"mounts": ["target=/\",type=volume", {"target": ""}], "a": 1, "A": 2, "remoteEnv": {"A": null, "B": 1e9}}`))
+	f.Add([]byte(`{"mounts": ["target=/\",type=volume", {"target": ""}], "a": 1, "A": 2,
+		"remoteEnv": {"A": null, "B": 1e9}}`))
 	f.Add([]byte(`[{"forwardPorts": ["localhost:1", 2]}, {"hostRequirements": {"gpu": {}, "memory": "1tb"}}] // end`))
 }
 
@@ -49,7 +50,8 @@ func FuzzParse(f *testing.F) {
 		}
 		c.Notes()
 		_, _ = c.Base()
-		c, err = c.Substitute(devcontainer.Variables{LocalEnv: map[string]string{"HOME": "/home/ada"}, LocalFolder: "/a/b",
+		c, err = c.Substitute(devcontainer.Variables{LocalEnv: map[string]string{"HOME": "/home/ada"},
+			LocalFolder:     "/a/b",
 			ContainerFolder: "/c/d", ContainerEnv: map[string]string{}, ID: "x"})
 		if !isUsers(t, err) {
 			return

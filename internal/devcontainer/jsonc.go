@@ -3,6 +3,7 @@ package devcontainer
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -52,7 +53,8 @@ func parse(name string, text []byte) (*document, error) {
 func (d *document) fail(offset int, remedy, format string, args ...any) error {
 	before := d.text[:offset]
 	line, column := 1+bytes.Count(before, []byte("\n")), offset-bytes.LastIndexByte(before, '\n')
-	err := errors.Newf(errors.Invalid, "%s: line %d, column %d: "+format, append([]any{d.name, line, column}, args...)...)
+	problem := fmt.Sprintf(format, args...)
+	err := errors.Newf(errors.Invalid, "%s: line %d, column %d: %s", d.name, line, column, problem)
 	return errors.Remedy(err, "%s", remedy)
 }
 

@@ -30,7 +30,8 @@ func TestMetadataOfImages(t *testing.T) {
 	if m := metadata(t, text); m.String() != text || m[0].ID != "a" {
 		t.Errorf("%s", m)
 	}
-	for text, want := range map[string]string{`[`: "line 2, column 1", `7`: "must be an array of objects", `[1]`: `"[0]" must be an object`,
+	for text, want := range map[string]string{`[`: "line 2, column 1", `7`: "must be an array of objects",
+		`[1]`:                 `"[0]" must be an object`,
 		`[{"remoteUser": 1}]`: `"[0].remoteUser" must be a string`} {
 		_, err := devcontainer.ParseMetadata(text)
 		wantError(t, err, errors.Invalid, want)
@@ -69,16 +70,15 @@ func TestUsers(t *testing.T) {
 
 func TestGPURequirementsAreMerged(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		`[{"hostRequirements": {"gpu": false}}]`:                                                          `null`,
-		`[{"hostRequirements": {"gpu": true}}, {"hostRequirements": {"gpu": false}}]`:                     `{"gpu":true}`,
-		`[{"hostRequirements": {"gpu": false}}, {"hostRequirements": {"gpu": "optional"}}]`:               `{"gpu":"optional"}`,
-		`[{"hostRequirements": {"gpu": true}}, {"hostRequirements": {"gpu": "optional"}}]`:                `{"gpu":true}`,
-		`[{"hostRequirements": {"gpu": {"cores": 2}}}, {"hostRequirements": {"gpu": {"memory": "1kb"}}}]`: `{"gpu":{"cores":2,"memory":"1024"}}`,
+	for _, c := range []struct{ first, second, want string }{
+		{`false`, `false`, `null`}, {`true`, `false`, `{"gpu":true}`}, {`false`, `"optional"`, `{"gpu":"optional"}`},
+		{`true`, `"optional"`, `{"gpu":true}`}, {`"optional"`, `"optional"`, `{"gpu":"optional"}`},
+		{`{"cores": 2}`, `{"memory": "1kb"}`, `{"gpu":{"cores":2,"memory":"1024"}}`},
 	} {
+		text := `[{"hostRequirements": {"gpu": ` + c.first + `}}, {}, {"hostRequirements": {"gpu": ` + c.second + `}}]`
 		got, err := json.Marshal(devcontainer.Merge(metadata(t, text)).HostRequirements)
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s: %s, %v, want %s", text, got, err, c.want)
 		}
 	}
 }
@@ -86,8 +86,9 @@ func TestGPURequirementsAreMerged(t *testing.T) {
 func TestParseLock(t *testing.T) {
 	t.Parallel()
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	lock, err := devcontainer.ParseLock("l", []byte(`{"features": {"a": {"version": "1", "resolved": "r", "integrity": "`+
-		digest+`", "dependsOn": ["b"]}, "b": {}}}`))
+	lock, err := devcontainer.ParseLock("l",
+		[]byte(`{"features": {"a": {"version": "1", "resolved": "r", "integrity": "`+
+			digest+`", "dependsOn": ["b"]}, "b": {}}}`))
 	if err != nil || !reflect.DeepEqual(lock, devcontainer.Lock{"a": digest}) {
 		t.Errorf("%v, %v", lock, err)
 	}

@@ -45,12 +45,14 @@ func (n *notesOf) ignore(when bool, property, because string, args ...any) {
 // Notes lists the properties of the file that are not followed. Merge lists those that features and images have, too.
 func (c *Config) Notes() []Note {
 	n := notesOf(append([]Note(nil), c.doc.notes...))
-	n.refuse(len(c.DockerComposeFile) > 0, "dockerComposeFile", "an environment is one sandbox, without services beside it")
+	n.refuse(len(c.DockerComposeFile) > 0, "dockerComposeFile",
+		"an environment is one sandbox, without services beside it")
 	n.ignore(c.Service != "", "service", "it belongs to dockerComposeFile")
 	n.ignore(len(c.RunServices) > 0, "runServices", "it belongs to dockerComposeFile")
 	n.refuse(!c.InitializeCommand.IsZero(), "initializeCommand",
 		"it would run outside the sandbox, on the machine of the server")
-	n.ignore(len(c.RunArgs) > 0, "runArgs", "its flags are for Docker, and sandboxes are not containers of Docker (%.200s)",
+	n.ignore(len(c.RunArgs) > 0, "runArgs",
+		"its flags are for Docker, and sandboxes are not containers of Docker (%.200s)",
 		strings.Join(c.RunArgs, " "))
 	n.ignore(c.AppPort != nil, "appPort", "sandboxes publish no ports on the host; forwardPorts names ports to forward")
 	n.ignore(c.WorkspaceMount != nil, "workspaceMount",
@@ -89,7 +91,8 @@ func (m *Merged) notes() []Note {
 		case mount.Type == "bind":
 			n.refuse(true, "mounts", "%.200s would show the directory %.200s of the host", mount.Target, mount.Source)
 		case !mount.Supported():
-			n.refuse(true, "mounts", "%.200s has the type %.100q, and only volume and tmpfs exist", mount.Target, mount.Type)
+			n.refuse(true, "mounts", "%.200s has the type %.100q, and only volume and tmpfs exist", mount.Target,
+				mount.Type)
 		}
 	}
 	n.ignore(m.OverrideCommand != nil && !*m.OverrideCommand, "overrideCommand",

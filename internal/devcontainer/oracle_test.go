@@ -104,7 +104,8 @@ func publish(t *testing.T) string {
 // push publishes a feature with these tags.
 func push(t *testing.T, repository, metadata string, archive []byte, tags ...string) {
 	t.Helper()
-	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.devcontainers")
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		"application/vnd.devcontainers")
 	img, err := mutate.Append(img, mutate.Addendum{
 		Layer: static.NewLayer(archive, "application/vnd.devcontainers.layer.v1+tar"),
 	})
@@ -185,7 +186,8 @@ type configuration struct {
 
 func (o *oracle) run(t *testing.T, args ...string) configuration {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "node", append([]string{o.program, "read-configuration", "--workspace-folder",
+	cmd := exec.CommandContext(t.Context(), "node", append([]string{o.program, "read-configuration",
+		"--workspace-folder",
 		o.dir, "--docker-path", filepath.Join(o.state, "docker"), "--include-merged-configuration",
 		"--include-features-configuration"}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+o.state, "DOCKER_FILES="+o.state)
@@ -219,7 +221,8 @@ func copyShape(t *testing.T, from, to, address string) {
 		if err != nil {
 			return err
 		}
-		testenv.WriteFile(t, filepath.Join(to, rel), bytes.ReplaceAll(read(t, p), []byte("registry.test"), []byte(address)))
+		testenv.WriteFile(t, filepath.Join(to, rel), bytes.ReplaceAll(read(t, p), []byte("registry.test"),
+			[]byte(address)))
 		return nil
 	})
 	if err != nil {
@@ -454,6 +457,11 @@ func normalize(all map[string]any) {
 	if b, ok := all["build"].(map[string]any); ok {
 		if s, ok := b["cacheFrom"].(string); ok {
 			b["cacheFrom"] = []any{s}
+		}
+		if args, ok := b["args"].(map[string]any); ok { // which are passed as text
+			for name, v := range args {
+				args[name] = fmt.Sprint(v)
+			}
 		}
 	}
 	// Options are passed as text; a string alone is the option version.

@@ -69,8 +69,8 @@ func (r *resolver) collect(ctx context.Context, queue []*node) error {
 			continue
 		}
 		if len(r.nodes) == maxFeatures {
-			return errors.Remedy(errors.Newf(errors.Exhausted, "the features depend on more than %d others", maxFeatures),
-				"remove some features")
+			err := errors.Newf(errors.Exhausted, "the features depend on more than %d others", maxFeatures)
+			return errors.Remedy(err, "remove some features")
 		}
 		for _, text := range slices.Sorted(maps.Keys(f.DependsOn)) {
 			need := &node{text: text, values: f.DependsOn[text]}

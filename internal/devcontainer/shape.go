@@ -23,7 +23,7 @@ type shape struct {
 
 var (
 	text     = shape{form: "a string", kinds: `"`}
-	flag     = shape{form: "true or false", kinds: "tf"}
+	flag     = shape{form: "a boolean", kinds: "tf"}
 	integer  = shape{form: "an integer", kinds: "0", valid: regexp.MustCompile(`^\d{1,9}$`).MatchString}
 	anything = shape{form: "a value", kinds: `"tfn0[{`}
 	object   = shape{form: "an object", kinds: "{"}
@@ -59,8 +59,12 @@ func matching(form, pattern string) shape {
 func either(all ...shape) shape {
 	s := shape{or: all}
 	for i, a := range all {
-		if i > 0 {
+		switch i {
+		case 0:
+		case len(all) - 1:
 			s.form += " or "
+		default:
+			s.form += ", "
 		}
 		s.form += a.form
 		s.kinds += a.kinds
@@ -149,13 +153,13 @@ func (d *document) note(property, text string) {
 
 // wrong returns the error for a value that has another form.
 func (d *document) wrong(s shape, v *hujson.Value, at string) error {
-	has := map[byte]string{'n': "null", 't': "true", 'f': "false", '{': "an object", '[': "an array"}[byte(v.Value.Kind())]
-	if literal, ok := v.Value.(hujson.Literal); ok && has == "" {
+	has := map[hujson.Kind]string{'{': "an object", '[': "an array"}[v.Value.Kind()]
+	if literal, ok := v.Value.(hujson.Literal); ok {
 		has = fmt.Sprintf("%.100s", string(literal))
 	}
 	if at == "" {
 		return d.fail(v.StartOffset, "begin the file with {", "the file must be %s, not %s", s.form, has)
 	}
-	return d.fail(v.StartOffset, "correct the value of "+fmt.Sprintf("%.200s", at), "%.200q must be %s, not %s", at, s.form,
-		has)
+	remedy := fmt.Sprintf("correct the value of %.200s", at)
+	return d.fail(v.StartOffset, remedy, "%.200q must be %s, not %s", at, s.form, has)
 }

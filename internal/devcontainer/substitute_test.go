@@ -21,7 +21,8 @@ func TestSubstitute(t *testing.T) {
 		// Values are not searched: a user cannot smuggle a variable in.
 		"${localEnv:EVIL}": "${localEnv:A}",
 	} {
-		c, err := parse(t, `{"name": "`+text+`", "postCreateCommand": {"${localEnv:A}": ["`+text+`"]}}`).Substitute(vars)
+		c, err := parse(t,
+			`{"name": "`+text+`", "postCreateCommand": {"${localEnv:A}": ["`+text+`"]}}`).Substitute(vars)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -35,7 +36,8 @@ func TestSubstitute(t *testing.T) {
 func TestSubstituteWithoutValuesKeepsVariables(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"${localEnv:A:b}", "${localWorkspaceFolder}", "${localWorkspaceFolderBasename}",
-		"${containerWorkspaceFolder}", "${containerWorkspaceFolderBasename}", "${containerEnv:A}", "${devcontainerId}"} {
+		"${containerWorkspaceFolder}", "${containerWorkspaceFolderBasename}", "${containerEnv:A}",
+		"${devcontainerId}"} {
 		c, err := parse(t, `{"name": "`+text+`"}`).Substitute(devcontainer.Variables{})
 		if err != nil || c.Name != text {
 			t.Errorf("%q, %v, want %q", c.Name, err, text)
@@ -46,7 +48,8 @@ func TestSubstituteWithoutValuesKeepsVariables(t *testing.T) {
 func TestWorkspaceFolderTakesPrecedence(t *testing.T) {
 	t.Parallel()
 	vars := devcontainer.Variables{LocalFolder: "/home/ada/app", ContainerFolder: "/workspaces/app"}
-	c, err := parse(t, `{"workspaceFolder": "/w/${localWorkspaceFolderBasename}", "name": "${containerWorkspaceFolder}"}`).
+	c, err := parse(t, `{"workspaceFolder": "/w/${localWorkspaceFolderBasename}",
+		"name": "${containerWorkspaceFolder}"}`).
 		Substitute(vars)
 	if err != nil || c.Name != "/w/app" || c.WorkspaceFolder != "/w/app" {
 		t.Errorf("%+v, %v", c, err)
@@ -75,7 +78,8 @@ func TestVariablesNeedNames(t *testing.T) {
 // A value that a variable gives must fit the property, too.
 func TestSubstitutedValuesAreChecked(t *testing.T) {
 	t.Parallel()
-	c := parse(t, "{\n\"waitFor\": \"${localEnv:WHEN:postCreateCommand}\", \"forwardPorts\": [\"db:${localEnv:PORT:1}\"]}")
+	c := parse(t, "{\n\"waitFor\": \"${localEnv:WHEN:postCreateCommand}\", "+
+		"\"forwardPorts\": [\"db:${localEnv:PORT:1}\"]}")
 	good, err := c.Substitute(devcontainer.Variables{LocalEnv: map[string]string{}})
 	if err != nil || good.WaitFor != "postCreateCommand" || good.ForwardPorts[0] != "db:1" {
 		t.Errorf("%+v, %v", good, err)

@@ -29,6 +29,7 @@ var parts = []struct{ dir, title string }{
 	{"internal/fleet", "sandboxes"},
 	{"internal/s3", "volumes in S3"},
 	{"internal/engine", "engines of sandboxes"},
+	{"internal/devcontainer", "environments of repositories"},
 	{"internal/image", "root file systems"},
 	{"internal/base", "building blocks"},
 	{"client", "a module of its own, for programs"},

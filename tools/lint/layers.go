@@ -8,8 +8,8 @@ import (
 
 // subjects are the folders of the tree from the bottom to the top, without internal. A package may import packages of
 // its own subject and of those below it.
-var subjects = []string{"client", "base", "s3", "image", "engine", "fleet", "session", "store", "modal", "ssh",
-	"web", "mcp", "server", "cli", "app", "cmd", "test", "tools"}
+var subjects = []string{"client", "base", "s3", "image", "devcontainer", "engine", "fleet", "session", "store",
+	"modal", "ssh", "web", "mcp", "server", "cli", "app", "cmd", "test", "tools"}
 
 // height is the position of a package's subject, or -1 if it has none.
 func height(pkg string) int {
@@ -70,6 +70,9 @@ var rows = []row{
 		"images know nothing of engines; take a small Runner interface"},
 	{"image/...", []string{"base/atomicfile", "base/filelock", "base/netguard", "base/processes", "base/tarfs",
 		"base/testenv", "image/..."}, "images know nothing of engines; take a small Runner interface"},
+
+	{"devcontainer", []string{"base/netguard", "base/tarfs", "image"},
+		"it is pure: it says what files mean; its callers build images and run commands"},
 
 	{"engine/gateway/...", []string{"base/iprange", "engine/gateway/..."},
 		"the gateway is plain: its callers pass the policy"},
