@@ -90,51 +90,88 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// A feature's script gets its options and the users, whatever characters they have.
-func TestFeatureScriptsGetTheirVariables(t *testing.T) {
+// build runs the steps of a Dockerfile that install features as commands of this machine: dir is in place of /tmp, and
+// the files of mounts are copies.
+func build(t *testing.T, dir, text string, files []devcontainer.File, context string) (stdout, stderr string,
+	err error) {
+	t.Helper()
+	const temporary = "/tmp/dev-container-features"
+	own := filepath.Join(dir, "features")
+	for _, f := range files {
+		testenv.WriteFile(t, filepath.Join(own+"-"+f.Path), []byte(f.Text))
+	}
+	result, err := parser.Parse(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages, _, err := instructions.Parse(result.AST, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, said bytes.Buffer
+	for _, c := range stages[0].Commands {
+		run, ok := c.(*instructions.RunCommand)
+		if !ok {
+			continue
+		}
+		if err := run.Expand(func(word string) (string, error) { return word, nil }); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range instructions.GetMounts(run) {
+			if m.Source != "steps" {
+				if err := os.CopyFS(own+"-source", os.DirFS(filepath.Join(context, m.Source))); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		line := strings.ReplaceAll(strings.Join(run.CmdLine, " "), temporary, own)
+		if os.Geteuid() != 0 {
+			line = strings.ReplaceAll(line, "chown", "true")
+		}
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", line)
+		cmd.Stdout, cmd.Stderr = &out, &said
+		if err := cmd.Run(); err != nil {
+			return out.String(), said.String(), err
+		}
+		if err := os.RemoveAll(own + "-source"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String(), said.String(), nil
+}
+
+// The script of a feature gets its options and the users, whatever characters they have.
+func TestInstallation(t *testing.T) {
 	t.Parallel()
 	in := installation(t)
 	in.ContainerUser, in.RemoteUser = "root", "0:0"
 	text, files, err := devcontainer.Dockerfile(in)
-	if err != nil || !strings.Contains(text, "steps/odd_1/.") {
-		t.Fatalf("%v:\n%s", err, text)
-	}
-	dir := t.TempDir()
-	for _, f := range files {
-		name := strings.TrimPrefix(f.Path, "steps/")
-		testenv.WriteFile(t, filepath.Join(dir, name), []byte(f.Text))
-	}
-	work := filepath.Join(dir, "odd_1")
-	testenv.WriteFile(t, filepath.Join(work, "install.sh"), []byte("#!/bin/sh\n"+
-		"printf '%s|' \"$GREETING\" \"$_CONTAINER_USER\" \"$_REMOTE_USER\" "+
-		"\"$_CONTAINER_USER_HOME\" \"$_REMOTE_USER_HOME\"\n"+
-		"exit ${FAIL:-0}\n"))
-	for _, name := range []string{"install.sh", "devcontainer-features-install.sh"} {
-		if err := os.Chmod(filepath.Join(work, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	users, err := exec.CommandContext(t.Context(), "sh", filepath.Join(dir, "users.sh")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.WriteFile(t, filepath.Join(dir, "devcontainer-features.builtin.env"), users)
-	run := func(env ...string) (string, string, error) {
-		cmd := exec.CommandContext(t.Context(), "./devcontainer-features-install.sh")
-		cmd.Dir, cmd.Env = work, append(os.Environ(), env...)
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		err := cmd.Run()
-		return stdout.String(), stderr.String(), err
+	context := t.TempDir()
+	testenv.WriteFile(t, filepath.Join(context, "0", "install.sh"), []byte("#!/bin/sh\necho \"go $VERSION in $PWD\"\n"))
+	testenv.WriteFile(t, filepath.Join(context, "1", "lib", "part.sh"), []byte("end=done\n"))
+	script := "#!/bin/sh\n. ./lib/part.sh\nprintf '%s|' \"$GREETING\" \"$_CONTAINER_USER\" \"$_REMOTE_USER\" " +
+		"\"$_CONTAINER_USER_HOME\" \"$_REMOTE_USER_HOME\" \"$VERSION\" $end\n"
+	testenv.WriteFile(t, filepath.Join(context, "1", "install.sh"), []byte(script))
+	dir := t.TempDir()
+	stdout, stderr, err := build(t, dir, text, files, context)
+	if err != nil {
+		t.Fatalf("%v: %s", err, stderr)
 	}
-	stdout, stderr, err := run()
-	if want := "it's \"$HOME\" `id` \\ \n end|root|0|/root|/root|"; err != nil || !strings.HasSuffix(stdout, want) {
-		t.Errorf("%q, %q, %v, want %q", stdout, stderr, err, want)
+	for _, want := range []string{"feature go 1.2.0 (ghcr.io/acme/f/go:1)\ngo 1.26 in ", "/features/go_0\n",
+		"feature odd  (ghcr.io/acme/f/odd:1)\n", "deprecated",
+		"it's \"$HOME\" `id` \\ \n end|root|0|/root|/root||done|"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in the output %q", want, stdout)
+		}
 	}
-	if !strings.Contains(stdout, "feature odd  (ghcr.io/acme/f/odd:1)\n") || !strings.Contains(stdout, "deprecated") {
-		t.Errorf("%q", stdout)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("files are left: %v, %v", left, err)
 	}
-	_, stderr, err = run("FAIL=3")
+	testenv.WriteFile(t, filepath.Join(context, "1", "install.sh"), []byte("#!/bin/sh\nexit 3\n"))
+	_, stderr, err = build(t, t.TempDir(), text, files, context)
 	want := "ERROR: feature \"It's odd\" (ghcr.io/acme/f/odd) failed to install; see https://example.org\n"
 	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 3 || stderr != want {
 		t.Errorf("%q, %v, want %q", stderr, err, want)

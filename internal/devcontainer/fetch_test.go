@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 
@@ -52,11 +53,11 @@ func fetch(t *testing.T, f *devcontainer.Fetcher, reference string) (*devcontain
 
 func TestFetchFromRegistry(t *testing.T) {
 	t.Parallel()
-	var manifests int
+	var manifests atomic.Int32
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/") {
-			manifests++
+			manifests.Add(1)
 		}
 		inner.ServeHTTP(w, r)
 	}))
@@ -73,9 +74,9 @@ func TestFetchFromRegistry(t *testing.T) {
 		string(text) != "true\n" {
 		t.Errorf("%+v, %q", feature, text)
 	}
-	before := manifests
+	before := manifests.Load()
 	again, err := f.Feature(t.Context(), feature.Reference)
-	if err != nil || again.Dir != feature.Dir || manifests != before {
+	if err != nil || again.Dir != feature.Dir || manifests.Load() != before {
 		t.Errorf("%+v, %v: fetched twice", again, err)
 	}
 	// The lock file's digest counts, even if the tag is another object now.
@@ -172,15 +173,15 @@ func TestUnsafeArchives(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	status := 0
+	var status atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "good" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="r"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if status != 0 && strings.Contains(r.URL.Path, "/manifests/") {
-			w.WriteHeader(status)
+		if code := int(status.Load()); code != 0 && strings.Contains(r.URL.Path, "/manifests/") {
+			w.WriteHeader(code)
 			return
 		}
 		inner.ServeHTTP(w, r)
@@ -206,7 +207,7 @@ func TestCredentials(t *testing.T) {
 	for code, kind := range map[int]errors.Kind{http.StatusNotFound: errors.NotFound,
 		http.StatusForbidden: errors.Denied,
 		http.StatusTeapot:    errors.Unavailable, http.StatusTooManyRequests: errors.Unavailable} {
-		status = code
+		status.Store(int32(code))
 		_, err = fetch(t, with(image.Credential{User: "u", Password: "good"}, nil), at)
 		wantError(t, err, kind, "feature "+at)
 	}

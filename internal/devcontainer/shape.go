@@ -22,11 +22,10 @@ type shape struct {
 }
 
 var (
-	text     = shape{form: "a string", kinds: `"`}
-	flag     = shape{form: "a boolean", kinds: "tf"}
-	integer  = shape{form: "an integer", kinds: "0", valid: regexp.MustCompile(`^\d{1,9}$`).MatchString}
-	anything = shape{form: "a value", kinds: `"tfn0[{`}
-	object   = shape{form: "an object", kinds: "{"}
+	text    = shape{form: "a string", kinds: `"`}
+	flag    = shape{form: "a boolean", kinds: "tf"}
+	integer = shape{form: "an integer", kinds: "0", valid: regexp.MustCompile(`^\d{1,9}$`).MatchString}
+	object  = shape{form: "an object", kinds: "{"}
 )
 
 // list is an array with elements of a form.
