@@ -171,7 +171,8 @@ func decodeEntry(raw hujson.Value) (Entry, error) {
 	return e, nil
 }
 
-// Base is the image of an environment before its features are installed: either the name of an image, or a build.
+// Base is the image of an environment before its features are installed: either the name of an image, or a build. The
+// zero Base means the caller's default image.
 type Base struct {
 	Image string // reference; "" for a build
 
@@ -181,8 +182,8 @@ type Base struct {
 	Target              string
 }
 
-// Base returns the image to start from. It returns Unsupported for Docker Compose, and Invalid without an image or with
-// paths that leave the repository.
+// Base returns the image to start from. It returns Unsupported for Docker Compose, and Invalid for paths that leave the
+// repository.
 func (c *Config) Base() (Base, error) {
 	if len(c.DockerComposeFile) > 0 {
 		err := errors.Newf(errors.Unsupported, "%s: dockerComposeFile is not supported: an environment is one sandbox",
@@ -198,10 +199,6 @@ func (c *Config) Base() (Base, error) {
 		b.Dockerfile, b.Context = c.DockerFile, c.Context
 	}
 	if b.Dockerfile == "" {
-		if c.Image == "" {
-			err := errors.Newf(errors.Invalid, "%s: neither image nor build.dockerfile is set", c.Path())
-			return Base{}, errors.Remedy(err, `add "image": "debian:12", or "build": {"dockerfile": "Dockerfile"}`)
-		}
 		return Base{Image: c.Image}, nil
 	}
 	base := Base{Args: b.Args, Target: b.Target}

@@ -33,7 +33,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 		"{\"image\": \"a}":                      "unexpected EOF",
 		"{'image': 1}":                          "line 1, column 2",
 		"{\n  \"image\": 7}":                    `line 2, column 12: "image" must be a string, not 7`,
-		`{"image": null}`:                       `"image" must be a string, not null`,
+		`{"capAdd": [null]}`:                    `"capAdd[0]" must be a string, not null`,
 		`{"build": {"args": {"A": {}}}}`:        `column 26: "build.args.A" must be a string, a boolean or a number`,
 		`{"forwardPorts": [3000, true]}`:        `column 25: "forwardPorts[1]" must be a port or a port as "host:3000"`,
 		`{"forwardPorts": [70000]}`:             `"forwardPorts[0]" must be a port, not 70000`,
@@ -189,7 +189,7 @@ func TestBase(t *testing.T) {
 			want: devcontainer.Base{Dockerfile: ".devcontainer/Dockerfile", Context: ".", Target: "t"}},
 		{text: `{"dockerComposeFile": "compose.yml", "service": "app"}`, kind: errors.Unsupported,
 			says: "dockerComposeFile"},
-		{text: `{"build": {"args": {}}}`, kind: errors.Invalid, says: "neither image nor build.dockerfile"},
+		{text: `{"build": {"args": {}}, "image": null}`, want: devcontainer.Base{}},
 		{text: `{"build": {"dockerfile": "../../Dockerfile"}}`, kind: errors.Invalid, says: "leaves the repository"},
 		{text: `{"build": {"dockerfile": "Dockerfile", "context": "../.."}}`, kind: errors.Invalid, says: "context"},
 		{text: `{"build": {"dockerfile": "/etc/Dockerfile"}}`, kind: errors.Invalid, says: "leaves the repository"},
@@ -208,7 +208,8 @@ func TestBase(t *testing.T) {
 func TestNotes(t *testing.T) {
 	t.Parallel()
 	c := parse(t, `{
-		"image": "a", "image": "debian", "dockerComposeFile": ["a.yml"], "service": "s", "runServices": ["r"],
+		"image": "a", "image": "b", "image": "debian", "dockerComposeFile": ["a.yml"], "service": "s",
+			"runServices": ["r"],
 		"initializeCommand": "touch /x", "runArgs": ["--gpus", "all"], "appPort": 3000, "workspaceMount": "",
 		"build": {"cacheFrom": "x", "options": ["--pull"], "typo": 1}, "remoteUsr": "u", "extensions": [],
 			"settings": {},
@@ -242,6 +243,9 @@ func TestNotes(t *testing.T) {
 		"securityOpt", "overrideCommand", "shutdownAction", "updateRemoteUserUID"}
 	if !slices.Equal(got["refused"], refused) || !slices.Equal(got["ignored"], ignored) {
 		t.Errorf("refused %q\nwant %q\nignored %q\nwant %q", got["refused"], refused, got["ignored"], ignored)
+	}
+	if n := parse(t, `{"features": {}}`).Notes(); len(n) != 1 || n[0].Property != "image" || n[0].Refused {
+		t.Errorf("notes without an image: %+v", n)
 	}
 	plain := parse(t, `{"image": "debian", "mounts": ["source=v,target=/v"], "overrideCommand": true}`)
 	if metadata, err = devcontainer.Metadata(nil).With(nil, plain); err != nil {

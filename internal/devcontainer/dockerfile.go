@@ -12,16 +12,16 @@ import (
 // The steps of a Dockerfile that install features. STEP is the name of a feature's step, DIR its directory in the
 // context.
 const (
-	firstStep = `RUN --mount=type=bind,source=steps,target=/tmp/dev-container-features-steps \
+	firstStep = `RUN --mount=type=bind,source=steps/users,target=/tmp/dev-container-features-step \
     mkdir -p /tmp/dev-container-features \
  && cd /tmp/dev-container-features \
- && sh /tmp/dev-container-features-steps/users.sh >devcontainer-features.builtin.env
+ && sh /tmp/dev-container-features-step/users.sh >devcontainer-features.builtin.env
 `
 	featureStep = `RUN --mount=type=bind,source=DIR,target=/tmp/dev-container-features-source \
-    --mount=type=bind,source=steps,target=/tmp/dev-container-features-steps \
+    --mount=type=bind,source=steps/STEP,target=/tmp/dev-container-features-step \
     cd /tmp/dev-container-features \
  && cp -R /tmp/dev-container-features-source STEP \
- && cp -R /tmp/dev-container-features-steps/STEP/. STEP \
+ && cp -R /tmp/dev-container-features-step/. STEP \
  && chown -R root:root STEP \
  && chmod -R 0755 STEP \
  && cd STEP \
@@ -64,7 +64,7 @@ func Dockerfile(in Installation) (text string, files []File, err error) {
 	}
 	fmt.Fprintf(&b, "FROM %s\nUSER root\n", in.Image)
 	if len(in.Features) > 0 {
-		files = append(files, File{"steps/users.sh", usersScript(in.ContainerUser, in.RemoteUser)})
+		files = append(files, File{"steps/users/users.sh", usersScript(in.ContainerUser, in.RemoteUser)})
 		b.WriteString(firstStep)
 	}
 	for i, f := range in.Features {

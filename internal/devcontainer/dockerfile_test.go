@@ -98,7 +98,7 @@ func build(t *testing.T, dir, text string, files []devcontainer.File, context st
 	const temporary = "/tmp/dev-container-features"
 	own := filepath.Join(dir, "features")
 	for _, f := range files {
-		testenv.WriteFile(t, filepath.Join(own+"-"+f.Path), []byte(f.Text))
+		testenv.WriteFile(t, filepath.Join(context, f.Path), []byte(f.Text))
 	}
 	result, err := parser.Parse(strings.NewReader(text))
 	if err != nil {
@@ -118,10 +118,9 @@ func build(t *testing.T, dir, text string, files []devcontainer.File, context st
 			t.Fatal(err)
 		}
 		for _, m := range instructions.GetMounts(run) {
-			if m.Source != "steps" {
-				if err := os.CopyFS(own+"-source", os.DirFS(filepath.Join(context, m.Source))); err != nil {
-					t.Fatal(err)
-				}
+			to := strings.Replace(m.Target, temporary, own, 1)
+			if err := os.CopyFS(to, os.DirFS(filepath.Join(context, m.Source))); err != nil {
+				t.Fatal(err)
 			}
 		}
 		line := strings.ReplaceAll(strings.Join(run.CmdLine, " "), temporary, own)
@@ -133,8 +132,10 @@ func build(t *testing.T, dir, text string, files []devcontainer.File, context st
 		if err := cmd.Run(); err != nil {
 			return out.String(), said.String(), err
 		}
-		if err := os.RemoveAll(own + "-source"); err != nil {
-			t.Fatal(err)
+		for _, m := range instructions.GetMounts(run) {
+			if err := os.RemoveAll(strings.Replace(m.Target, temporary, own, 1)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	return out.String(), said.String(), nil

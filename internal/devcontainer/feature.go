@@ -1,6 +1,7 @@
 package devcontainer
 
 import (
+	"cmp"
 	"maps"
 	"net/url"
 	"path"
@@ -123,9 +124,20 @@ type Reference struct {
 	Digest     string // "sha256:…"
 }
 
-// ParseReference parses the reference of a feature. The error is Invalid, or Unsupported for the forms of before 2023.
+// renamed are features that had names without a registry before 2023, and the names that they have now. Those without a
+// new name kept theirs.
+var renamed = map[string]string{"aws-cli": "", "azure-cli": "", "desktop-lite": "", "docker-in-docker": "",
+	"docker-from-docker": "", "dotnet": "", "git": "", "git-lfs": "", "github-cli": "", "java": "",
+	"kubectl-helm-minikube": "", "node": "", "powershell": "", "python": "", "ruby": "", "rust": "", "sshd": "",
+	"terraform": "", "golang": "go", "common": "common-utils"}
+
+// ParseReference parses the reference of a feature. The error is Invalid, or Unsupported for some forms of before 2023.
 func ParseReference(text string) (Reference, error) {
 	r := Reference{Text: text}
+	if id, ok := renamed[text]; ok {
+		r.Registry, r.Repository, r.Tag = "ghcr.io", "devcontainers/features/"+cmp.Or(id, text), "1"
+		return r, nil
+	}
 	switch {
 	case strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../"):
 		r.Local = path.Clean(text)

@@ -47,6 +47,7 @@ func (c *Config) Notes() []Note {
 	n := notesOf(append([]Note(nil), c.doc.notes...))
 	n.refuse(len(c.DockerComposeFile) > 0, "dockerComposeFile",
 		"an environment is one sandbox, without services beside it")
+	n.add(c.withoutImage(), false, "image", "is not set, and nor is build.dockerfile: the default image is used")
 	n.ignore(c.Service != "", "service", "it belongs to dockerComposeFile")
 	n.ignore(len(c.RunServices) > 0, "runServices", "it belongs to dockerComposeFile")
 	n.refuse(!c.InitializeCommand.IsZero(), "initializeCommand",
@@ -66,6 +67,12 @@ func (c *Config) Notes() []Note {
 		n.ignore(!c.hasFeature(id), "overrideFeatureInstallOrder", "%.200s is not in features", id)
 	}
 	return n
+}
+
+// withoutImage reports whether the file has no image, as some for Codespaces.
+func (c *Config) withoutImage() bool {
+	return c.Image == "" && c.DockerFile == "" && len(c.DockerComposeFile) == 0 && (c.Build == nil ||
+		c.Build.Dockerfile == "")
 }
 
 // hasFeature reports whether features has an unversioned reference.

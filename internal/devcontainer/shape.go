@@ -113,9 +113,10 @@ func (d *document) visit(s shape, v *hujson.Value, at string) error {
 }
 
 func (d *document) visitObject(s shape, obj *hujson.Object, at string) error {
-	last := map[string]int{}
+	last, count := map[string]int{}, map[string]int{}
 	for i, m := range obj.Members {
 		last[nameOf(m)] = i
+		count[nameOf(m)]++
 	}
 	kept := obj.Members[:0]
 	for i, m := range obj.Members {
@@ -124,8 +125,9 @@ func (d *document) visitObject(s shape, obj *hujson.Object, at string) error {
 		of, known := s.members[name]
 		switch {
 		case last[name] != i:
-			d.note(full, "is written twice: the last one counts")
 			continue
+		case s.members != nil && known && m.Value.Value.Kind() == 'n' && !strings.Contains(of.kinds, "n"):
+			continue // null is as absent
 		case s.members != nil && !known:
 			d.note(full, ignoredBecause(full))
 			continue
@@ -138,6 +140,9 @@ func (d *document) visitObject(s shape, obj *hujson.Object, at string) error {
 			if err := d.visit(of, &m.Value, full); err != nil {
 				return err
 			}
+		}
+		if count[name] > 1 {
+			d.note(full, "is written more than once: the last one counts")
 		}
 		kept = append(kept, m)
 	}
