@@ -61,7 +61,7 @@ type Entry struct {
 	raw hujson.Value
 }
 
-// Config is a devcontainer.json.
+// Config is a devcontainer.json, as Parse returns it.
 type Config struct {
 	Entry
 

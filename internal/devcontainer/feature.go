@@ -2,6 +2,7 @@ package devcontainer
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"net/url"
 	"path"
@@ -37,14 +38,25 @@ type Feature struct {
 
 	Reference Reference `json:"-"`
 	Digest    string    `json:"-"` // of the manifest or archive; "" for a local feature
-	Dir       string    `json:"-"` // directory with the files
+	Dir       string    `json:"-"` // directory with the files, in the context of Dockerfile
 	Values    Values    `json:"-"` // options that the user or another feature chose; set by Resolve
 }
 
 // Option is an option of a feature.
 type Option struct {
-	Type    string  `json:"type,omitempty"` // "string" or "boolean"
-	Default *scalar `json:"default,omitempty"`
+	Type    string  // "string" or "boolean"
+	Default *string // nil without one
+}
+
+// UnmarshalJSON decodes the description of an option.
+func (o *Option) UnmarshalJSON(data []byte) error {
+	var all struct {
+		Type    string
+		Default *scalar
+	}
+	err := json.Unmarshal(data, &all)
+	*o = Option{all.Type, (*string)(all.Default)}
+	return err
 }
 
 // ParseFeature decodes a devcontainer-feature.json. Errors are Invalid, or Exhausted for a file that is too large.
@@ -91,7 +103,7 @@ func (f *Feature) Env() Env {
 	values := Values{}
 	for id, option := range f.Options {
 		if option.Default != nil {
-			values[id] = string(*option.Default)
+			values[id] = *option.Default
 		}
 	}
 	maps.Copy(values, f.Values)

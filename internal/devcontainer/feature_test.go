@@ -22,11 +22,11 @@ func TestParseReference(t *testing.T) {
 		"localhost:5000/a/go@" + digest: {Registry: "localhost:5000", Repository: "a/go",
 			Digest: digest},
 		"localhost/a/go:1.2.3": {Registry: "localhost", Repository: "a/go", Tag: "1.2.3"},
-		"docker-from-docker":   {Registry: "ghcr.io", Repository: "devcontainers/features/docker-from-docker",
+		"docker-from-docker": {Registry: "ghcr.io", Repository: "devcontainers/features/docker-from-docker",
 			Tag: "1"},
-		"golang":               {Registry: "ghcr.io", Repository: "devcontainers/features/go", Tag: "1"},
-		"./feature/":           {Local: "feature"},
-		"../shared":            {Local: "../shared"},
+		"golang":     {Registry: "ghcr.io", Repository: "devcontainers/features/go", Tag: "1"},
+		"./feature/": {Local: "feature"},
+		"../shared":  {Local: "../shared"},
 		"https://example.org/devcontainer-feature-go.tgz": {URL: "https://example.org/devcontainer-feature-go.tgz"},
 	} {
 		want.Text = text

@@ -8,9 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -54,7 +52,7 @@ func fetch(t *testing.T, f *devcontainer.Fetcher, reference string) (*devcontain
 func TestFetchFromRegistry(t *testing.T) {
 	t.Parallel()
 	var manifests atomic.Int32
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(quiet))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/") {
 			manifests.Add(1)
@@ -97,7 +95,7 @@ func TestFetchFromRegistry(t *testing.T) {
 
 func TestRegistryErrors(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(quiet)))
 	t.Cleanup(server.Close)
 	at := strings.TrimPrefix(server.URL, "http://") + "/acme/features/"
 	ref, err := name.NewTag(at + "image:1")
@@ -135,7 +133,7 @@ func TestRegistryErrors(t *testing.T) {
 // Archives of others cannot write outside their directory, nor have descriptions outside.
 func TestUnsafeArchives(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(quiet)))
 	t.Cleanup(server.Close)
 	at := strings.TrimPrefix(server.URL, "http://") + "/acme/features/"
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -172,7 +170,7 @@ func TestUnsafeArchives(t *testing.T) {
 
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	inner := registry.New(registry.Logger(quiet))
 	var status atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "good" {

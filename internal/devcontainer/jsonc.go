@@ -12,11 +12,10 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 )
 
-const (
-	// MaxBytes is the size limit for a devcontainer.json, a devcontainer-feature.json and the metadata of an image.
-	MaxBytes = 1 << 20
-	maxDepth = 100 // objects and arrays in one another
-)
+// MaxBytes is the size limit for a devcontainer.json, a devcontainer-feature.json and the metadata of an image.
+const MaxBytes = 1 << 20
+
+const maxDepth = 100 // objects and arrays in one another
 
 // document is a JSON text with comments.
 type document struct {

@@ -65,11 +65,14 @@ echo "docker $*: not expected" >&2
 exit 1
 `
 
+// quiet is the log of registries.
+var quiet = log.New(io.Discard, "", 0)
+
 // publish serves the features of testdata/features in a registry, and returns its address. The text registry.test in
 // their descriptions becomes that address.
 func publish(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(quiet)))
 	t.Cleanup(server.Close)
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	address := "localhost:" + port
@@ -184,13 +187,24 @@ type configuration struct {
 	} `json:"featuresConfiguration"`
 }
 
+// run returns the output of the reference implementation, which must succeed.
 func (o *oracle) run(t *testing.T, args ...string) configuration {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "node", append([]string{o.program, "read-configuration",
-		"--workspace-folder",
-		o.dir, "--docker-path", filepath.Join(o.state, "docker"), "--include-merged-configuration",
-		"--include-features-configuration"}, args...)...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+o.state, "DOCKER_FILES="+o.state)
+	c, said, err := o.try(t, args...)
+	if err != nil {
+		t.Fatalf("the reference implementation fails: %v\n%s", err, said)
+	}
+	return c
+}
+
+// try returns the output of the reference implementation, and its log.
+func (o *oracle) try(t *testing.T, args ...string) (c configuration, said string, err error) {
+	t.Helper()
+	args = append([]string{o.program, "read-configuration", "--workspace-folder", o.dir, "--docker-path",
+		filepath.Join(o.state, "docker"), "--include-merged-configuration", "--include-features-configuration"},
+		args...)
+	cmd := exec.CommandContext(t.Context(), "node", args...)
+	cmd.Env = append(testenv.CleanEnv(), "TMPDIR="+o.state, "DOCKER_FILES="+o.state)
 	for name, value := range localEnv {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -201,13 +215,12 @@ func (o *oracle) run(t *testing.T, args ...string) configuration {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("the reference implementation fails: %v\n%s", err, stderr.String())
+		return c, stderr.String(), err
 	}
-	var c configuration
 	if err := json.Unmarshal(out, &c); err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c, stderr.String(), nil
 }
 
 // copyShape copies a repository with the registry's address in its files.
