@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/tailscale/hujson"
@@ -151,6 +152,8 @@ func ParseReference(text string) (Reference, error) {
 		return r, nil
 	}
 	switch {
+	case len(text) > 500 || strings.ContainsFunc(text, unicode.IsControl):
+		return r, badReference(errors.Newf(errors.Invalid, "feature %.200q: not a reference", text))
 	case strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../"):
 		r.Local = path.Clean(text)
 		return r, nil

@@ -36,6 +36,7 @@ func TestParseReference(t *testing.T) {
 		}
 	}
 	for text, kind := range map[string]errors.Kind{
+		"./a\nb": errors.Invalid, "./" + strings.Repeat("a", 500): errors.Invalid,
 		"": errors.Unsupported, "go": errors.Unsupported, "devcontainers/features/go@v1": errors.Unsupported,
 		"ghcr.io/go": errors.Invalid, "ghcr.io/a/b:c:d": errors.Invalid, "ghcr.io/a/b c": errors.Invalid,
 		"/etc/feature": errors.Invalid, "http://example.org/x.tgz": errors.Invalid, "ghcr.io/": errors.Invalid,

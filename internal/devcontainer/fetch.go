@@ -43,7 +43,7 @@ type Fetcher struct {
 	// Dir is the directory for the features. It must exist.
 	Dir string
 	// Repository has the local features, and Config is the path of the devcontainer.json in it. A nil Repository has
-	// none.
+	// none. It must not follow symbolic links that leave it, as os.Root.FS does not.
 	Repository fs.FS
 	Config     string
 
@@ -141,6 +141,10 @@ func (f *Fetcher) local(r Reference, into string) error {
 		err := errors.Newf(errors.Invalid, "feature %s: not in the directory %s of the repository", r.Text, folder)
 		return errors.Remedy(err, "move it there; paths are relative to the devcontainer.json")
 	}
+	if info, err := fs.Lstat(f.Repository, at); err != nil || !info.IsDir() {
+		err := errors.Newf(errors.NotFound, "feature %s: the repository has no directory %s", r.Text, at)
+		return errors.Remedy(err, "correct the path; it is relative to the devcontainer.json")
+	}
 	var bytes, files int64
 	err := fs.WalkDir(f.Repository, at, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -167,10 +171,6 @@ func (f *Fetcher) local(r Reference, into string) error {
 		}
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err := errors.Explainf(err, errors.NotFound, "feature %s: the repository has no directory %s", r.Text, at)
-		return errors.Remedy(err, "correct the path; it is relative to the devcontainer.json")
-	}
 	return errors.Wrapf(err, "copy the feature %s", r.Text)
 }
 

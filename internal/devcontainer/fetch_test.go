@@ -25,6 +25,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/netguard"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
@@ -323,9 +324,26 @@ func TestLocalFeatures(t *testing.T) {
 		_, err := fetch(t, fetcher(file), reference)
 		wantError(t, err, c.kind, c.says)
 	}
+	outside := t.TempDir()
+	testenv.WriteFile(t, filepath.Join(outside, devcontainer.FeatureFile), []byte(good[devcontainer.FeatureFile]))
+	testenv.WriteFile(t, filepath.Join(outside, "install.sh"), nil)
+	inside := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(inside, ".devcontainer"), 0o755),
+		os.Symlink(outside, filepath.Join(inside, ".devcontainer", "link"))); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(inside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	_, err = fetch(t, &devcontainer.Fetcher{Repository: root.FS(), Config: file}, "./link")
+	wantError(t, err, errors.NotFound, "no directory .devcontainer/link")
+	_, err = fetch(t, &devcontainer.Fetcher{Repository: root.FS(), Config: file}, "./link/.")
+	wantError(t, err, errors.NotFound, "no directory .devcontainer/link")
 	small := fetcher(file)
 	small.MaxBytes = 20
-	_, err := fetch(t, small, "./good")
+	_, err = fetch(t, small, "./good")
 	wantError(t, err, errors.Exhausted, "more than 20 bytes")
 	few := fetcher(file)
 	few.MaxFiles = 2

@@ -58,6 +58,9 @@ func (m Metadata) With(features []*Feature, c *Config) (Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
+	if obj, ok := e.raw.Value.(*hujson.Object); ok && len(obj.Members) == 0 {
+		return all, nil
+	}
 	return append(all, e), nil
 }
 

@@ -108,7 +108,8 @@ func (m *Merged) notes() []Note {
 	n.ignore(m.UpdateRemoteUserUID != nil && *m.UpdateRemoteUserUID, "updateRemoteUserUID",
 		"no files of the host are mounted, so that no owner must match")
 	if h := m.HostRequirements; h != nil && h.GPU != nil && h.GPU.Wanted {
-		n.add(true, !h.GPU.Optional, "hostRequirements.gpu", "is not met: sandboxes have no graphics processor")
+		n.add(true, !h.GPU.Optional, "hostRequirements.gpu",
+			"does not choose a graphics processor: the request of the sandbox names its kind")
 	}
 	return n
 }
