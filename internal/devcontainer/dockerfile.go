@@ -167,7 +167,7 @@ func script(f *Feature) string {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\nset -e\n")
 	fmt.Fprintf(&b, "on_exit() { [ $? -eq 0 ] || echo %s >&2; }\ntrap on_exit EXIT\n", quote(failed))
-	fmt.Fprintf(&b, "echo %s\n", quote(fmt.Sprintf("feature %s %s (%s)", f.ID, f.Version, f.Reference.Text)))
+	fmt.Fprintf(&b, "echo %s\n", quote(strings.TrimRight("feature "+f.ID+" "+f.Version, " ")+" ("+f.Reference.Text+")"))
 	if f.Deprecated {
 		b.WriteString("echo 'the feature is deprecated: its author no longer maintains it'\n")
 	}

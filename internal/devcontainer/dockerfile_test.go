@@ -162,7 +162,7 @@ func TestInstallation(t *testing.T) {
 		t.Fatalf("%v: %s", err, stderr)
 	}
 	for _, want := range []string{"feature go 1.2.0 (ghcr.io/acme/f/go:1)\ngo 1.26 in ", "/features/go_0\n",
-		"feature odd  (ghcr.io/acme/f/odd:1)\n", "deprecated",
+		"feature odd (ghcr.io/acme/f/odd:1)\n", "deprecated",
 		"it's \"$HOME\" `id` \\ \n end|root|0|/root|/root||done|"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is not in the output %q", want, stdout)
