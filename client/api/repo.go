@@ -36,8 +36,11 @@ type RepoRequest struct {
 	LFS        *bool `json:"lfs,omitempty"`
 	// Groups are the dependency groups, extras and requirements files of Python projects to install; null means as the
 	// repository's harvest.json says, else those for development and tests.
-	Groups       *[]string `json:"groups,omitempty"`
-	LimitSeconds float64   `json:"limit_seconds,omitempty"`
+	Groups *[]string `json:"groups,omitempty"`
+	// DevContainer is the name or path of a dev container configuration of the repository, "" to use none; null means
+	// as the repository's harvest.json says, else that of the whole repository, or the only one.
+	DevContainer *string `json:"devcontainer,omitempty"`
+	LimitSeconds float64 `json:"limit_seconds,omitempty"`
 	// Sandbox configures the sandbox of the build: image (default agent), secrets, network and limits.
 	Sandbox SandboxRequest `json:"sandbox,omitzero"`
 }
@@ -54,6 +57,7 @@ type Repo struct {
 	Image         string        `json:"image_id,omitempty"` // last good image, "" if none exists
 	Commit        string        `json:"commit,omitempty"`   // commit of the image
 	DefaultBranch string        `json:"default_branch,omitempty"`
+	DevContainer  string        `json:"devcontainer,omitempty"` // path of the devcontainer.json of the image
 	Projects      []RepoProject `json:"projects,omitempty"`
 	Left          []RepoGap     `json:"left_out,omitempty"` // parts of the repository that the image lacks
 	// Locks maps paths to git's digests of files that determine dependencies.

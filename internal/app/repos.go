@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"path/filepath"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -12,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/pattern"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet/schedule"
+	"github.com/RelevanceAI/harvest/internal/image/oci"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/repo"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
@@ -22,9 +24,14 @@ const refreshRepoKind = "refresh-repo"
 
 // openRepos opens the registered repositories.
 func (a *App) openRepos(ctx context.Context, db *store.DB, eng engine.Engine) (err error) {
+	rules, err := rulesOf(a.cfg)
+	if err != nil {
+		return errors.Stage(err, "connect")
+	}
 	a.repos, err = repo.Open(ctx, repo.Options{
 		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Secrets: a.secrets,
-		Check: workspace.CheckRepo,
+		Check: workspace.CheckRepo, Transport: transports(rules, oci.NewTransport),
+		Temp:  filepath.Join(a.cfg.Data, uploadsName),
 		Added: a.scheduleRepo,
 		Removed: func(ctx context.Context, r repo.Repo) error {
 			err := a.schedules.Delete(ctx, r.Account, repoJob(r))

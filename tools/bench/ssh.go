@@ -152,8 +152,8 @@ func (b *sshBench) side(tree, host string) func(ctx context.Context) (sample, er
 	return func(ctx context.Context) (sample, error) {
 		ssh := []string{"-F", b.config(), host, "true"}
 		// It opens the connection if it is not open yet.
-		if err := whole(ctx, "sh", "-c", `ssh -F "$1" -O check "$2" 2>/dev/null || ssh -F "$1" -MfN -o ControlPersist=yes "$2"`,
-			"sh", b.config(), host); err != nil {
+		const open = `ssh -F "$1" -O check "$2" 2>/dev/null || ssh -F "$1" -MfN -o ControlPersist=yes "$2"`
+		if err := whole(ctx, "sh", "-c", open, "sh", b.config(), host); err != nil {
 			return nil, err
 		}
 		b.turn++
@@ -161,7 +161,8 @@ func (b *sshBench) side(tree, host string) func(ctx context.Context) (sample, er
 		for name, args := range map[string][]string{
 			sshWarm:  append([]string{"ssh"}, ssh...),
 			sshFresh: append([]string{"ssh", "-S", "none"}, ssh...),
-			sshRsync: {"rsync", "-a", "-e", "ssh -F " + b.config(), tree + "/", host + ":/srv/" + host + strconv.Itoa(b.turn) + "/"},
+			sshRsync: {"rsync", "-a", "-e", "ssh -F " + b.config(), tree + "/",
+				host + ":/srv/" + host + strconv.Itoa(b.turn) + "/"},
 		} {
 			s, err := timed(name, func() error { return whole(ctx, args[0], args[1:]...) })
 			if err != nil {

@@ -15,7 +15,7 @@ const packageLines = 5000
 var largePackages = map[string]int{
 	"internal/engine/enginetest": 5740,  // a check of the suite per function
 	"internal/modal":             10830, // the handlers of Modal's RPCs
-	"tools/bench":                6450,  // a row of the benchmark per file
+	"tools/bench":                6640,  // a row of the benchmark per file
 }
 
 // slack is by how many lines a large package may be below its maximum before the maximum must be lowered.

@@ -121,7 +121,12 @@ func partFlags(f *pflag.FlagSet, req *api.RepoRequest) func() {
 	groups := f.StringArray("group", nil, "dependency group, extra or requirements file of Python projects to "+
 		"install, "+
 		"such as docs; repeatable, '' for none (default: dev and test)")
+	devContainer := f.String("devcontainer", "", "name of the dev container configuration to use, '' for none "+
+		"(default: that of the whole repository, or the only one)")
 	return func() {
+		if f.Changed("devcontainer") {
+			req.DevContainer = devContainer
+		}
 		if f.Changed("submodules") {
 			req.Submodules = submodules
 		}

@@ -59,7 +59,8 @@ func (s *Service) addRepo(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root,
-		Parts:        repo.Parts{Submodules: req.Submodules, LFS: req.LFS, Groups: req.Groups},
+		Parts: repo.Parts{Submodules: req.Submodules, LFS: req.LFS, Groups: req.Groups,
+			DevContainer: req.DevContainer},
 		LimitSeconds: req.LimitSeconds}
 	if len(req.Sandbox) > 0 {
 		var err error
@@ -108,7 +109,7 @@ func repoOut(r repo.Repo) api.Repo {
 	return api.Repo{
 		ID: r.ID, Name: r.Name, URL: r.URL, Branch: r.Branch, Dir: r.Dir, Status: string(r.Status), Reason: r.Reason,
 		Image: r.Image, Commit: r.Commit,
-		DefaultBranch: r.Default, Locks: r.Locks, RecipeDigest: r.RecipeDigest,
+		DevContainer: r.Plan.DevContainer, DefaultBranch: r.Default, Locks: r.Locks, RecipeDigest: r.RecipeDigest,
 		Projects: edge.Each(r.Plan.Projects, func(p repo.Project) api.RepoProject {
 			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, PinFrom: p.PinFrom, Lock: p.Lock,
 				Node: p.Node, NodeFrom: p.NodeFrom, Python: p.Python, PythonFrom: p.PythonFrom, Install: p.Install,
@@ -117,7 +118,8 @@ func repoOut(r repo.Repo) api.Repo {
 		Left: edge.Each(r.Left, func(g repo.Gap) api.RepoGap { return api.RepoGap(g) }),
 		Recipe: api.RepoRequest{
 			Submodules: r.Recipe.Submodules, LFS: r.Recipe.LFS, Groups: r.Recipe.Groups,
-			URL: r.URL, Name: r.Name, Branch: r.Branch, Setup: r.Recipe.Setup, Install: r.Recipe.Install,
+			DevContainer: r.Recipe.DevContainer,
+			URL:          r.URL, Name: r.Name, Branch: r.Branch, Setup: r.Recipe.Setup, Install: r.Recipe.Install,
 			Build: r.Recipe.Build, Test: r.Recipe.Test, Root: r.Recipe.Root,
 			LimitSeconds: r.Recipe.LimitSeconds,
 			Sandbox: api.SandboxRequest{

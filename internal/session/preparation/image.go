@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 )
 
@@ -11,6 +12,8 @@ import (
 type Repos interface {
 	// Image returns the image for a repository's branch ("" for its default), or false.
 	Image(ctx context.Context, account, url, branch string) (records.RepoImage, bool)
+	// Lookup returns an image that the account may use.
+	Lookup(ctx context.Context, account, ref string) (image.Image, error)
 	// Saw records how many commits an image was behind its repository when a session started from it.
 	Saw(ctx context.Context, img records.RepoImage, behind int)
 }

@@ -5,18 +5,21 @@ package preparation
 import (
 	"cmp"
 	"context"
+	"io"
 	"maps"
 	"path"
 	"slices"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
+	"github.com/RelevanceAI/harvest/internal/session/container"
 	"github.com/RelevanceAI/harvest/internal/session/credentials"
 	"github.com/RelevanceAI/harvest/internal/session/models"
 	"github.com/RelevanceAI/harvest/internal/session/records"
@@ -89,8 +92,9 @@ func (p Preparer) Prepare(ctx context.Context, s Session, report func(records.St
 type work struct {
 	Preparer
 	Result
-	s      Session
-	report func(records.Stage)
+	s         Session
+	report    func(records.Stage)
+	container *container.Environment // nil if the sandbox is not a dev container
 }
 
 // box returns the sandbox.
@@ -131,6 +135,9 @@ func (p *work) run(ctx context.Context) error {
 		if err := p.stage(name, func() error { return p.clone(ctx, i) }); err != nil {
 			return err
 		}
+	}
+	if p.container != nil {
+		return p.start(ctx)
 	}
 	return nil
 }
@@ -209,13 +216,56 @@ func (p *work) createFrom(ctx context.Context, req spec.Request) (record.Sandbox
 	if p.Image = p.RepoImage(ctx, p.s, req); p.Image != nil {
 		own := req
 		own.Image = p.Image.Image
+		if err := p.adapt(ctx, &own); err != nil {
+			return record.Sandbox{}, err
+		}
 		made, err := p.Fleet.Create(ctx, account, own)
 		if !errors.Is(err, errors.NotFound) {
 			return made, err
 		}
-		p.Image = nil // a newer image has just replaced it
+		p.Image, p.container = nil, nil // a newer image has just replaced it
+	} else if err := p.adapt(ctx, &req); err != nil {
+		return record.Sandbox{}, err
 	}
 	return p.Fleet.Create(ctx, account, req)
+}
+
+// adapt finds out whether the image of a request is that of a dev container, and adds to the request what it needs.
+func (p *work) adapt(ctx context.Context, req *spec.Request) error {
+	if p.Images == nil || p.s.Repos[0].URL == "" && p.s.Old == "" {
+		return nil
+	}
+	img, err := p.Images.Lookup(ctx, p.s.Account, req.Image)
+	if errors.Is(err, errors.NotFound) {
+		return nil
+	}
+	if err == nil {
+		p.container, err = container.Of(img, req.Env, p.s.ID)
+	}
+	if p.container != nil {
+		p.container.Adapt(req, p.Fleet.Capabilities().Volumes)
+	}
+	return err
+}
+
+// start runs the lifecycle commands of a dev container.
+func (p *work) start(ctx context.Context) error {
+	if err := p.container.Start(ctx, p.box()); err != nil {
+		return err
+	}
+	hooks := devcontainer.Hooks[2:] // the image has run the others
+	if !p.Fresh {
+		hooks = hooks[1:]
+	}
+	for _, name := range hooks {
+		if !p.container.Has(name) {
+			continue
+		}
+		if err := p.stage(name, func() error { return p.container.Run(ctx, p.box(), io.Discard, name) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeDirs creates directories, installs harvest-git, and fills the memory.

@@ -41,6 +41,7 @@ type attempt struct {
 	ids    string // uid:gid of its user
 	token  string // for the repository's server, as the sandbox has it; "" if the sandbox's environment has it
 	asRoot bool   // a step ran as root
+	hooked bool   // a lifecycle command of the dev container ran
 }
 
 // stage runs a step and adds its name to its error. command is for the log.
@@ -217,20 +218,7 @@ func (a *attempt) anew(ctx context.Context) error {
 	}
 	var plan Plan
 	var locks map[string]string
-	if err := a.stage("clone", "", func() error {
-		ids, err := a.owner(ctx)
-		if err != nil {
-			return err
-		}
-		if _, err := a.script(ctx, a.box, command{text: dirScript, params: []string{path.Dir(a.repo.Dir), ids},
-			user: "0:0", quiet: true}); err != nil {
-			return err
-		}
-		out, err := a.script(ctx, a.box, command{text: cloneScript,
-			params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
-		a.build.Commit = strings.TrimSpace(string(out))
-		return err
-	}); err != nil {
+	if err := a.stage("clone", "", func() error { return a.clone(ctx) }); err != nil {
 		return err
 	}
 	if err := a.stage("detect", "", func() (err error) {
@@ -239,8 +227,29 @@ func (a *attempt) anew(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if plan.DevContainer != "" {
+		if err := a.devContainer(ctx, plan.DevContainer); err != nil {
+			return err
+		}
+	}
 	a.repo.Whole = time.Now().UTC()
 	return a.finish(ctx, plan, locks, true)
+}
+
+// clone clones the repository into the sandbox.
+func (a *attempt) clone(ctx context.Context) error {
+	ids, err := a.owner(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := a.script(ctx, a.box, command{text: dirScript, params: []string{path.Dir(a.repo.Dir), ids},
+		user: "0:0", quiet: true}); err != nil {
+		return err
+	}
+	out, err := a.script(ctx, a.box, command{text: cloneScript,
+		params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
+	a.build.Commit = strings.TrimSpace(string(out))
+	return err
 }
 
 // owner returns the uid:gid of the user that runs commands in the sandbox.
@@ -263,6 +272,15 @@ func (a *attempt) detect(ctx context.Context) (Plan, map[string]string, error) {
 	plan, locks, err := Detect(tree, a.repo.Recipe.Parts)
 	if err != nil {
 		return Plan{}, nil, err
+	}
+	if image := a.repo.Recipe.Sandbox.Image; image != "" && plan.DevContainer != "" &&
+		a.repo.Recipe.DevContainer == nil && plan.Override.DevContainer == nil {
+		plan.Left = append(plan.Left, Gap{"devcontainer", plan.DevContainer + " is not followed, because --image " +
+			"names " + image + ": --devcontainer, or no --image, follows it"})
+		plan.DevContainer = ""
+	}
+	if plan.DevContainer != "" {
+		a.note("found " + plan.DevContainer)
 	}
 	for _, p := range plan.Projects {
 		text := "found " + p.Manager + " in " + p.Dir
@@ -305,10 +323,13 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 			return err
 		}
 	}
-	ready := plan
-	if install {
+	ready, err := a.contentHooks(ctx, plan, install)
+	if err != nil {
+		return err
+	}
+	if install && len(ready.Projects) > 0 {
 		if err := a.stage("python", "", func() (err error) {
-			ready, err = a.python(ctx, plan)
+			ready, err = a.python(ctx, ready)
 			return err
 		}); err != nil {
 			return err
@@ -349,7 +370,7 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	if _, err := a.m.save(ctx, a.repo.ID, func(r *Repo) { r.Retired = a.repo.Retired }); err != nil {
 		return err
 	}
-	err := a.stage("verify", "", func() error { return a.verify(ctx, plan) })
+	err = a.stage("verify", "", func() error { return a.verify(ctx, plan) })
 	if err == nil {
 		err = a.stage("name", "", func() error {
 			_, err := a.images().Build(ctx, image.Spec{Base: img.ID},

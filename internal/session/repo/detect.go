@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/devcontainer"
 )
 
 // OverrideFile is the file in the root of a repository's tree that configures its build.
@@ -30,14 +31,17 @@ type Plan struct {
 	// Submodules and LFS mean that the image has the submodules and the large files of the repository.
 	Submodules bool `json:"submodules,omitempty"`
 	LFS        bool `json:"lfs,omitempty"`
+	// DevContainer is the path of the devcontainer.json that the image is made by; "" if there is none.
+	DevContainer string `json:"devcontainer,omitempty"`
 	// Left lists the parts of the repository that the image lacks.
 	Left []Gap `json:"-"`
 }
 
 // Gap is a part of a repository that its image lacks.
 type Gap struct {
-	What string `json:"what"` // "submodules", "lfs", "groups", "requirements", "python", "lock" or "directories"
-	Why  string `json:"why"`  // the missing part, and how to get it
+	// What is "submodules", "lfs", "groups", "requirements", "python", "lock", "directories" or "devcontainer".
+	What string `json:"what"`
+	Why  string `json:"why"` // the missing part, and how to get it
 }
 
 // Parts selects parts of a repository that a build includes only on request. nil means unspecified.
@@ -46,11 +50,15 @@ type Parts struct {
 	LFS        *bool `json:"lfs,omitempty"`
 	// Groups are the names of dependency groups, extras and requirements files of Python projects.
 	Groups *[]string `json:"groups,omitempty"`
+	// DevContainer is the name or path of a dev container configuration; "" means that none is used. If it is
+	// unspecified, that of the whole repository is used, or the only one.
+	DevContainer *string `json:"devcontainer,omitempty"`
 }
 
 // or returns the parts with those of other for unspecified ones.
 func (p Parts) or(other Parts) Parts {
-	return Parts{cmp.Or(p.Submodules, other.Submodules), cmp.Or(p.LFS, other.LFS), cmp.Or(p.Groups, other.Groups)}
+	return Parts{cmp.Or(p.Submodules, other.Submodules), cmp.Or(p.LFS, other.LFS), cmp.Or(p.Groups, other.Groups),
+		cmp.Or(p.DevContainer, other.DevContainer)}
 }
 
 // groups decides which groups of dependencies are installed.
@@ -160,6 +168,9 @@ const (
 
 // Wanted reports whether Detect needs the digest of a file.
 func Wanted(name string) bool {
+	if isDevContainer(name) {
+		return true
+	}
 	base := path.Base(name)
 	if !slices.Contains(locks, base) && !slices.Contains(manifests, base) && !slices.Contains(settings, base) &&
 		!slices.Contains(contents, base) && !isRequirements(name) {
@@ -176,6 +187,12 @@ func Wanted(name string) bool {
 		return slices.Contains(skipped, d) ||
 			strings.HasPrefix(d, ".")
 	})
+}
+
+// isDevContainer reports whether a file may say what a dev container is made of.
+func isDevContainer(name string) bool {
+	return strings.HasPrefix(name, ".devcontainer/") || name == ".devcontainer.json" ||
+		name == ".devcontainer-lock.json" || path.Base(name) == "Dockerfile"
 }
 
 // NeedsText reports whether Detect needs the content of a Wanted file.
@@ -202,6 +219,9 @@ func Detect(t Tree, asked Parts) (Plan, map[string]string, error) {
 	}
 	asked = asked.or(plan.Override.Parts)
 	t.parts(asked, &plan)
+	if err := t.devContainer(asked.DevContainer, &plan); err != nil {
+		return Plan{}, nil, err
+	}
 	scan := scan{Tree: t, groups: groups{asked.Groups}, plan: &plan}
 	found := map[string]bool{".": true}
 	for name := range t.Digests {
@@ -289,6 +309,29 @@ func (t Tree) parts(asked Parts, plan *Plan) {
 	}
 }
 
+// devContainer finds the description of the dev container.
+func (t Tree) devContainer(asked *string, plan *Plan) error {
+	all := devcontainer.Find(slices.Sorted(maps.Keys(t.Digests)))
+	if asked != nil && *asked == "" || asked == nil && len(all) == 0 {
+		return nil
+	}
+	name := ""
+	if asked != nil {
+		name = *asked
+	}
+	found, err := devcontainer.Choose(all, name)
+	if err == nil {
+		plan.DevContainer = found.Path
+		return nil
+	}
+	if asked != nil {
+		return errors.Remedy(err, "correct --devcontainer, or devcontainer in %s", OverrideFile)
+	}
+	plan.Left = append(plan.Left, Gap{"devcontainer", errors.Message(err) +
+		": --devcontainer NAME, or devcontainer in " + OverrideFile + ", chooses one"})
+	return nil
+}
+
 // inputs returns the files that determine the installed dependencies.
 func (t Tree) inputs(plan Plan) map[string]string {
 	all := map[string]string{}
@@ -305,6 +348,13 @@ func (t Tree) inputs(plan Plan) map[string]string {
 		}
 	}
 	add(".", settings...)
+	if plan.DevContainer != "" {
+		for name := range t.Digests {
+			if isDevContainer(name) {
+				add(".", name)
+			}
+		}
+	}
 	for _, p := range plan.Projects {
 		add(p.Dir, settings...)
 		if p.Lock == "" {

@@ -3,6 +3,7 @@ package repo
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,10 @@ type Options struct {
 	// Added and Removed, if set, are called for each repository, to schedule its periodic refresh and to remove the
 	// schedule.
 	Added, Removed func(ctx context.Context, r Repo) error
+
+	// Transport returns the transport of an account for features of dev containers; nil: http.DefaultTransport's rules.
+	Transport func(account string) http.RoundTripper
+	Temp      string // directory for their files; "" means the system's temporary directory
 
 	Builds int // maximum number of concurrent builds: 2
 	Keep   int // builds per repository in the history: 50

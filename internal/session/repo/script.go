@@ -299,9 +299,10 @@ func isHash(text string) bool {
 func (a *attempt) inspect(ctx context.Context) (Tree, error) {
 	args := []string{a.repo.Dir}
 	for _, name := range append(slices.Concat(locks, manifests, settings, contents), "*requirements*.txt",
-		"requirements/*.txt") {
+		"requirements/*.txt", "Dockerfile") {
 		args = append(args, ":(glob)**/"+name)
 	}
+	args = append(args, ":(glob).devcontainer/**", ":(glob).devcontainer*.json")
 	listing, err := a.script(ctx, a.box, command{text: `cd "$1"; shift; exec git ls-files -s -z -- "$@"`,
 		params: args, quiet: true})
 	if err != nil {

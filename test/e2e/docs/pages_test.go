@@ -191,6 +191,12 @@ var pages = map[string]page{
 		"harvest login claude": providers,
 	}},
 	"snapshots.md": {},
+	"devcontainers.md": {not: map[string]string{
+		"harvest repo add https://github.com/owner/name":                    gitHub,
+		"harvest repo add https://github.com/owner/name --devcontainer go":  gitHub,
+		"harvest repo add https://github.com/owner/name --devcontainer ''":  gitHub,
+		`harvest agent --repo https://github.com/owner/name "fix the test"`: gitHub,
+	}},
 	"ssh.md": {not: map[string]string{
 		"harvest ssh-config --install": ownSSH, "harvest ssh-config --remove": ownSSH,
 		"ssh dev.harvest 'cd /root && pwd'": ownSSH, "scp notes.txt dev.harvest:/root/": ownSSH,

@@ -1,0 +1,240 @@
+// Package container makes sandboxes of the dev containers that repositories describe: it builds their images, and runs
+// their lifecycle commands. Package devcontainer knows what the descriptions mean.
+package container
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/devcontainer"
+	"github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/image"
+	"github.com/RelevanceAI/harvest/internal/session/shell"
+)
+
+// label is the label of images that Build has made, and of those made from them. It has a place as JSON.
+const label = "harvest.devcontainer"
+
+const (
+	// probeTime limits the startup files of a user's shell.
+	probeTime = 10 * time.Second
+	// defaultPath is PATH in sandboxes of images that have none.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// lastOutput is how much output of a failed command is in its error, in bytes.
+	lastOutput = 2 << 10
+)
+
+// place says where the parts of a dev container are.
+type place struct {
+	Config string `json:"config"` // path of the devcontainer.json in the repository
+	Dir    string `json:"dir"`    // of the repository in sandboxes
+	Folder string `json:"folder"` // the same directory, as the devcontainer.json has it
+}
+
+// Environment is a dev container as a sandbox.
+type Environment struct {
+	place
+	merged *devcontainer.Merged
+	env    map[string]string // of the image
+}
+
+// Of returns the environment of an image, or nil if the image is not that of a dev container. local is what
+// ${localEnv:…} stands for, and id identifies what the environment is for.
+func Of(img image.Image, local map[string]string, id string) (*Environment, error) {
+	text := img.Config.Labels[label]
+	if text == "" {
+		return nil, nil
+	}
+	e := &Environment{env: maps.Clone(img.Config.Env)}
+	if e.env["PATH"] == "" {
+		if e.env == nil {
+			e.env = map[string]string{}
+		}
+		e.env["PATH"] = defaultPath
+	}
+	if err := json.Unmarshal([]byte(text), &e.place); err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "the image %s has a damaged label %s", img.ID, label)
+	}
+	metadata, err := devcontainer.ParseMetadata(img.Config.Labels[devcontainer.Label])
+	if err != nil {
+		return nil, err
+	}
+	values, err := e.variables(local, id)
+	if values.ContainerEnv = e.env; err == nil {
+		metadata, err = metadata.Substitute(values)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.merged = devcontainer.Merge(metadata)
+	return e, nil
+}
+
+func (p place) variables(local map[string]string, id string) (devcontainer.Variables, error) {
+	name, err := devcontainer.ID(map[string]string{"harvest": id})
+	if local == nil {
+		local = map[string]string{} // variables are then empty, and not left
+	}
+	return devcontainer.Variables{LocalEnv: local, LocalFolder: p.Dir, ContainerFolder: p.Folder, ID: name}, err
+}
+
+// Adapt adds to the request of a sandbox what the environment has: variables, ports, volumes if the engine has them,
+// and the hardware that it needs at least. The request's own variables and mounts take precedence.
+func (e *Environment) Adapt(req *spec.Request, volumes bool) {
+	own := req.Env
+	req.Env = e.merged.RemoteEnv.Apply(e.merged.ContainerEnv.Apply(map[string]string{}))
+	maps.Copy(req.Env, own)
+	for _, port := range e.merged.ForwardPorts {
+		if host, number, err := port.Split(); err == nil && host == "localhost" && !slices.Contains(req.Ports, number) {
+			req.Ports = append(slices.Clone(req.Ports), number)
+		}
+	}
+	for _, m := range e.merged.Mounts {
+		taken := slices.ContainsFunc(req.Volumes, func(v spec.Mount) bool { return v.Path == m.Target })
+		if volumes && m.Type == "volume" && m.Source != "" && !taken {
+			req.Volumes = append(slices.Clone(req.Volumes), spec.Mount{Name: m.Source, Path: m.Target,
+				ReadOnly: m.ReadOnly()})
+		}
+	}
+	if needs := e.merged.HostRequirements; needs != nil {
+		req.CPU = max(req.CPU, float64(needs.CPUs))
+		req.Memory = max(req.Memory, devcontainer.Bytes(needs.Memory))
+		req.Disk = max(req.Disk, devcontainer.Bytes(needs.Storage))
+	}
+}
+
+// Start makes the directories of mounts of the type tmpfs, and runs the entrypoints of the environment, as root. It
+// does not wait for them: they may be servers.
+func (e *Environment) Start(ctx context.Context, box shell.Sandbox) error {
+	var lines []string
+	for _, m := range e.merged.Mounts {
+		if m.Type == "tmpfs" {
+			lines = append(lines, "mkdir -p "+shellQuote(m.Target)+" && chmod 1777 "+shellQuote(m.Target))
+		}
+	}
+	if lines = append(lines, e.merged.Entrypoints...); len(lines) == 0 {
+		return nil
+	}
+	_, err := box.Fleet.Exec(ctx, box.Account, box.ID, fleet.ExecRequest{
+		Args: []string{"/bin/sh", "-c", strings.Join(lines, "\n")}, User: "0:0", Workdir: "/",
+		Detach: true, Background: true})
+	return errors.Stage(err, "entrypoint")
+}
+
+// Has reports whether there are commands of one of these hooks.
+func (e *Environment) Has(hooks ...string) bool {
+	return slices.ContainsFunc(hooks, func(hook string) bool { return len(e.merged.Hooks(hook)) > 0 })
+}
+
+// Run runs the commands of hooks in a sandbox, in their order, as the environment's user in the repository. Output goes
+// to out, which may be called concurrently. After a failure no more commands run; the error has the hook, and the last
+// output of the command.
+func (e *Environment) Run(ctx context.Context, box shell.Sandbox, out io.Writer, hooks ...string) error {
+	if !e.Has(hooks...) {
+		return nil
+	}
+	env, err := e.probe(ctx, box)
+	if err != nil {
+		return err
+	}
+	for _, name := range hooks {
+		for _, hook := range e.merged.Hooks(name) {
+			from := name
+			if hook.Origin != "devcontainer.json" {
+				from += " of " + hook.Origin
+			}
+			if err := e.run(ctx, box, from, hook.Command, env, out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// run runs a command; those of an object at the same time.
+func (e *Environment) run(ctx context.Context, box shell.Sandbox, name string, c devcontainer.Command,
+	env map[string]string, out io.Writer) error {
+	if len(c.Parallel) == 0 {
+		return e.runOne(ctx, box, name, c, env, out)
+	}
+	// All run to their ends: a failure of one must not kill the others.
+	var all errgroup.Group
+	for _, key := range slices.Sorted(maps.Keys(c.Parallel)) {
+		all.Go(func() error { return e.runOne(ctx, box, name+" "+key, c.Parallel[key], env, out) })
+	}
+	return all.Wait()
+}
+
+func (e *Environment) runOne(ctx context.Context, box shell.Sandbox, name string, c devcontainer.Command,
+	env map[string]string, out io.Writer) error {
+	if c.IsZero() {
+		return nil
+	}
+	last := &tail{to: out}
+	x, err := box.Fleet.Exec(ctx, box.Account, box.ID, fleet.ExecRequest{Args: c.Argv(), Workdir: e.Dir, Env: env,
+		Merged: true, Stdout: last})
+	if err != nil {
+		return errors.Wrapf(err, "%s", name)
+	}
+	result, err := x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the command is killed
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return errors.Wrapf(err, "%s", name)
+	}
+	if result.ReturnCode != 0 {
+		err := errors.Newf(errors.Invalid, "%s of %s failed with exit code %d: %s", name, e.Config, result.ReturnCode,
+			shell.LastLines(string(last.text), result.Why()))
+		return errors.Remedy(err, "correct the command in %s; \"devcontainer\": \"\" in harvest.json ignores the file",
+			e.Config)
+	}
+	return nil
+}
+
+// tail passes output on, and keeps the end of it.
+type tail struct {
+	to   io.Writer
+	text []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-lastOutput):]
+	return t.to.Write(p)
+}
+
+// probe returns the environment of commands: that of the user's shell, with remoteEnv.
+func (e *Environment) probe(ctx context.Context, box shell.Sandbox) (map[string]string, error) {
+	found, err := box.Output(ctx, `id -u; getent passwd "$(id -u)" | cut -d: -f7`)
+	if err != nil {
+		return nil, errors.Stage(err, "environment")
+	}
+	id, program, _ := strings.Cut(strings.TrimSpace(found), "\n")
+	mark := "harvest-" + rand.Text()
+	env := e.env
+	if args := devcontainer.Probe(e.merged.UserEnvProbe, program, mark); args != nil {
+		x, err := box.Fleet.Exec(ctx, box.Account, box.ID, fleet.ExecRequest{Args: args, Workdir: e.Dir,
+			Timeout: probeTime, Stderr: io.Discard})
+		if err != nil {
+			return nil, errors.Stage(err, "environment")
+		}
+		result, err := x.Wait(ctx)
+		if err != nil {
+			return nil, errors.Stage(err, "environment")
+		}
+		env = devcontainer.ReadProbe([]byte(result.Stdout), mark, e.env, id == "0")
+	}
+	return e.merged.RemoteEnv.Apply(env), nil
+}

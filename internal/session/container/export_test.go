@@ -1,0 +1,7 @@
+package container
+
+// For tests of other packages.
+const (
+	Label       = label
+	DefaultPath = defaultPath
+)
