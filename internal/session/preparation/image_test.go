@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
+	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
@@ -19,8 +22,16 @@ const repoImage = "img_00000000000000aa"
 // repos has one image of a repository.
 type repos struct {
 	preparation.Repos
-	url   string
-	image records.RepoImage
+	url    string
+	image  records.RepoImage
+	labels map[string]string // of the image
+}
+
+func (r repos) Lookup(_ context.Context, account, ref string) (image.Image, error) {
+	if account != personal || ref != r.image.Image {
+		return image.Image{}, errors.Newf(errors.NotFound, "there is no image %s", ref)
+	}
+	return image.Image{ID: ref, Config: image.Config{Labels: r.labels}}, nil
 }
 
 func (r repos) Image(_ context.Context, account, url, branch string) (records.RepoImage, bool) {
@@ -134,4 +145,60 @@ func TestStartFromRepoImage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDevContainer checks that a session in the image of a dev container runs the commands of its own.
+func TestDevContainer(t *testing.T) {
+	t.Parallel()
+	url, _ := project(t, "one")
+	prepare := func(t *testing.T, metadata string) (h *house, got preparation.Result, stages []string) {
+		t.Helper()
+		h = newHouse(t)
+		h.others = []string{repoImage}
+		h.Preparer.Images = repos{url: url,
+			image: records.RepoImage{Image: repoImage, Base: "agent", Dir: "/workspace/a", Branch: "main"},
+			labels: map[string]string{
+				"harvest.devcontainer": `{"config": "devcontainer.json", "dir": "/workspace/a", "folder": "/code"}`,
+				devcontainer.Label:     metadata}}
+		h.booted = func(root string) { git(t, "/", "clone", "--quiet", url, root+"/workspace/a") }
+		s := session(url)
+		s.Request.Env = map[string]string{"LOCAL": "local"}
+		got, stages = h.try(t.Context(), s)
+		return h, got, stages
+	}
+	t.Run("commands", func(t *testing.T) {
+		t.Parallel()
+		h, got, stages := prepare(t, `[{"userEnvProbe": "none", "remoteEnv": {"A": "${localEnv:LOCAL}"},
+			"forwardPorts": [80], "onCreateCommand": "false", "postCreateCommand": "echo $A >posted",
+			"postStartCommand": "echo started >>started"}]`)
+		want := []string{"sandbox", "directories", "repository", "postCreateCommand", "postStartCommand"}
+		if got.Err != nil || !slices.Equal(stages, want) {
+			t.Fatalf("stages: %q, %v", stages, got.Err)
+		}
+		for name, want := range map[string]string{"posted": "local\n", "started": "started\n"} {
+			text, err := os.ReadFile(h.path(got.Sandbox, "/workspace/a/"+name))
+			if err != nil || string(text) != want {
+				t.Errorf("%s has %q, %v", name, text, err)
+			}
+		}
+		sb, err := h.Fleet.Get(t.Context(), personal, got.Sandbox)
+		if err != nil || !slices.Equal(sb.Ports, []int{80}) {
+			t.Errorf("ports: %v, %v", sb.Ports, err)
+		}
+	})
+	t.Run("failure", func(t *testing.T) {
+		t.Parallel()
+		_, got, stages := prepare(t, `[{"userEnvProbe": "none", "postCreateCommand": "echo why; exit 3",
+			"postStartCommand": "true"}]`)
+		if got.Err == nil || !strings.Contains(errors.Message(got.Err), "exit code 3: why") ||
+			errors.StageOf(got.Err) != "postCreateCommand" || len(stages) != 3 {
+			t.Errorf("%q, %v", stages, got.Err)
+		}
+	})
+	t.Run("damaged", func(t *testing.T) {
+		t.Parallel()
+		if _, got, _ := prepare(t, `[`); errors.KindOf(got.Err) != errors.Invalid {
+			t.Errorf("a damaged label: %v", got.Err)
+		}
+	})
 }
