@@ -478,3 +478,46 @@ func TestReadAndReplaceWhileWriting(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestLayersKeepOtherNames checks that a file with two names keeps its content under one of them, if a later layer
+// replaces or removes the other. mutate.Extract does not: findings/ggcr-flattened-hard-links.sh.
+func TestLayersKeepOtherNames(t *testing.T) {
+	t.Parallel()
+	lower := archive(t, file{name: "first", content: "old"}, file{name: "second", kind: tar.TypeLink, link: "first"})
+	for name, test := range map[string]struct {
+		layer []file
+		want  map[string]string
+	}{
+		"first replaced":  {[]file{{name: "first", content: "new"}}, map[string]string{"first": "new", "second": "old"}},
+		"second replaced": {[]file{{name: "second", content: "new"}}, map[string]string{"first": "old", "second": "new"}},
+		"first removed":   {[]file{{name: ".wh.first"}}, map[string]string{"second": "old"}},
+		"second removed":  {[]file{{name: ".wh.second"}}, map[string]string{"first": "old"}},
+		"first is a directory": {[]file{{name: "first/", kind: tar.TypeDir}},
+			map[string]string{"first/": "", "second": "old"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			upper := archive(t, test.layer...)
+			base, _, err := build(t, rootfs.Options{}, lower)
+			if err != nil {
+				t.Fatal(err)
+			}
+			over, _, err := layers(t, rootfs.Options{}, reader(t, base), upper)
+			if err != nil {
+				t.Fatal(err)
+			}
+			both, _, err := layers(t, rootfs.Options{}, nil, lower, upper)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range []*os.File{over, both} {
+				got := names(t, reader(t, f))
+				delete(got, "./")
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Error(diff)
+				}
+				check(t, f)
+			}
+		})
+	}
+}
