@@ -54,7 +54,11 @@ func ParseTimes(expression, zone string) (Times, error) {
 	if len(fields) > 2 && (strings.Contains(fields[0], "*") || strings.Contains(fields[1], "*")) {
 		t.fixed = false
 	}
-	parser, err := cron.TryNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom)
+	parts := cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor
+	if !starredDays(fields) {
+		parts |= cron.DowOrDom
+	}
+	parser, err := cron.TryNewParser(parts)
 	if err != nil {
 		return Times{}, errors.Wrapf(err, "the parser of schedules")
 	}
@@ -69,6 +73,12 @@ func ParseTimes(expression, zone string) (Times, error) {
 		return Times{}, wrong("no such time ever comes")
 	}
 	return t, nil
+}
+
+// starredDays reports whether one of the two fields of days begins with '*', as in "*/2". Then a day must match both
+// fields. Cron does it so, although crontab(5) speaks of '*' alone; the package cron does not.
+func starredDays(fields []string) bool {
+	return len(fields) > 4 && (strings.HasPrefix(fields[2], "*") || strings.HasPrefix(fields[4], "*"))
 }
 
 // Next returns the first time after a time at which the schedule is due. For @every, after is the previous due time.
