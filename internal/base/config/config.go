@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -524,8 +525,10 @@ func (c Config) Effective() string {
 // quote returns text in YAML syntax, without quotes where they are not needed.
 func quote(text string) string {
 	out, err := yaml.Marshal(text)
-	if err != nil {
-		return text
+	plain := strings.TrimSuffix(string(out), "\n")
+	settings, _ := parse("", []byte("text: "+plain+"\n"))
+	if err != nil || len(settings) != 1 || settings[0].Value != text {
+		return strconv.Quote(text) // as for tabs, which Marshal does not quote
 	}
-	return strings.TrimSuffix(string(out), "\n")
+	return plain
 }

@@ -220,6 +220,8 @@ func TestShapes(t *testing.T) {
 		"two documents":   {"pool: 1\n---\npool: 2\n", "f:3: more than one document"},
 		"an anchor":       {"timeout: &x 1h\nexec_timeout: *x\n", "f:1: timeout must be a plain value"},
 		"a literal block": {"engine: |\n  gvisor\n", "f:1: engine must be a plain value"},
+		// The decoder drops such a tab: findings/goccy-yaml-tab-in-text.sh.
+		"a tab without quotes": {"notify:\n  command: send\t--now\n", "f:2: notify.command has a tab; put"},
 	} {
 		if _, problems := parse("f", []byte(test.text)); len(problems) == 0 ||
 			!strings.HasPrefix(problems[0], test.want) {
@@ -227,7 +229,8 @@ func TestShapes(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{"empty": "", "comments": "# nothing\n",
-		"documents' marks": "---\npool: 1\n"} {
+		"documents' marks": "---\npool: 1\n", "tabs around": "engine: \tgvisor\t# this\tone\n",
+		"a tab in quotes": "notify:\n  command: \"send\t--now\"\n"} {
 		if _, problems := parse("f", []byte(text)); len(problems) > 0 {
 			t.Errorf("%s: %q", name, problems)
 		}
@@ -316,6 +319,16 @@ func TestWhoMaySignIn(t *testing.T) {
 	if _, err := Load("", environ(t, append(acme, "HARVEST_PORTS_DOMAIN",
 		"*.example.org")...)); !strings.Contains(errors.Message(err), "ports.domain") {
 		t.Errorf("one certificate for all: %v", err)
+	}
+}
+
+func TestQuoteLoadsAgain(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"plain", "a: b # c", "a\tb", "\ta", "1e3", ".inf", "tab\t\"and quotes\"\\", ""} {
+		settings, problems := parse("f", []byte("engine: "+quote(text)+"\n"))
+		if len(settings) != 1 || settings[0].Value != text {
+			t.Errorf("%q, written as %s, is %v, %q", text, quote(text), settings, problems)
+		}
 	}
 }
 

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // systemFile is read when the data directory has no configuration of its own.
@@ -114,6 +116,11 @@ func flatten(path, prefix string, node ast.Node, settings *[]Setting, problems *
 		case *ast.MappingNode, *ast.MappingValueNode:
 			flatten(path, key+".", v, settings, problems)
 		case *ast.StringNode:
+			// The decoder drops tabs within text that has no quotes.
+			if t := v.GetToken(); t.Type == token.StringType && strings.Contains(strings.TrimSpace(t.Origin), "\t") {
+				*problems = append(*problems, at(path, pair)+": "+key+" has a tab; put the value in quotes")
+				continue
+			}
 			*settings = append(*settings, Setting{Key: key, Value: v.Value, Source: at(path, pair)})
 		case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 			*settings = append(*settings, Setting{Key: key, Value: v.GetToken().Value, Source: at(path, pair)})
