@@ -488,10 +488,12 @@ func TestLayersKeepOtherNames(t *testing.T) {
 		layer []file
 		want  map[string]string
 	}{
-		"first replaced":  {[]file{{name: "first", content: "new"}}, map[string]string{"first": "new", "second": "old"}},
-		"second replaced": {[]file{{name: "second", content: "new"}}, map[string]string{"first": "old", "second": "new"}},
-		"first removed":   {[]file{{name: ".wh.first"}}, map[string]string{"second": "old"}},
-		"second removed":  {[]file{{name: ".wh.second"}}, map[string]string{"first": "old"}},
+		"first replaced": {[]file{{name: "first", content: "new"}},
+			map[string]string{"first": "new", "second": "old"}},
+		"second replaced": {[]file{{name: "second", content: "new"}},
+			map[string]string{"first": "old", "second": "new"}},
+		"first removed":  {[]file{{name: ".wh.first"}}, map[string]string{"second": "old"}},
+		"second removed": {[]file{{name: ".wh.second"}}, map[string]string{"first": "old"}},
 		"first is a directory": {[]file{{name: "first/", kind: tar.TypeDir}},
 			map[string]string{"first/": "", "second": "old"}},
 	} {
