@@ -2,8 +2,8 @@
 # Version: hashicorp/cronexpr v1.1.3, adhocore/gronx v1.19.6 (Go).
 #
 # Guess: in the field for the day of the week, 0 and 7 are both Sunday, as in crontab(5). Both libraries accept 7 alone
-# and in a list, and run the job on Sundays. So "5-7" is Friday to Sunday. A library that does not support it refuses it,
-# as robfig/cron does.
+# and in a list, and run the job on Sundays. So "5-7" is Friday to Sunday. A library that does not support it refuses
+# it, as robfig/cron does.
 #
 # Behaviour: as the end of a range, 7 is accepted and then lost: "5-7" runs on Fridays and Saturdays only. There is no
 # error.

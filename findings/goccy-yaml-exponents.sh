@@ -6,8 +6,8 @@
 # does so for "12", "1.5", "0x1F" and "1_000".
 #
 # Behaviour: it has no numbers with an exponent and without a point. It writes the text "685e10", as the short name of a
-# commit can be, without quotes. Others read a number, as the core schema of YAML 1.2 says, and the name is lost. A number
-# that is written so, such as 1e3, is text for goccy/go-yaml.
+# commit can be, without quotes. Others read a number, as the core schema of YAML 1.2 says, and the name is lost. A
+# number that is written so, such as 1e3, is text for goccy/go-yaml.
 #
 # Output seen:
 #   "685e10" is written as: commit: 685e10

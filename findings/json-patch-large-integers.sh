@@ -1,6 +1,6 @@
 #!/bin/sh
-# Version: k8s.io/apimachinery v0.37.2, jsonmergepatch, with gopkg.in/evanphx/json-patch.v4 v4.13.0. `kubectl apply` uses
-# it for custom resources.
+# Version: k8s.io/apimachinery v0.37.2, jsonmergepatch, with gopkg.in/evanphx/json-patch.v4 v4.13.0. `kubectl apply`
+# uses it for custom resources.
 #
 # Guess: if a manifest has a new value for an integer, the patch for the API server has it. The API has integers of 64
 # bits, and Kubernetes decodes JSON without loss. For its own types, the package strategicpatch sees each difference.

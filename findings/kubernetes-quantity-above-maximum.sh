@@ -1,12 +1,12 @@
 #!/bin/sh
 # Version: k8s.io/apimachinery v0.37.2, resource.Quantity.
 #
-# Guess: a quantity above 2^63-1 is capped, as the comment of the type says: "16Ei" is 2^63-1. So Value() of a very large
-# quantity is a very large number.
+# Guess: a quantity above 2^63-1 is capped, as the comment of the type says: "16Ei" is 2^63-1. So Value() of a very
+# large quantity is a very large number.
 #
 # Behaviour: only quantities with a binary suffix are capped. "10E", 10^19, is kept, and its Value() is 0. That of 2^63
-# is negative. There is no error; Cmp compares correctly, and AsInt64 reports that the number does not fit. MilliValue of
-# a quantity that fits wraps as well: that of 2^63-1 is -1000, and not capped.
+# is negative. There is no error; Cmp compares correctly, and AsInt64 reports that the number does not fit. MilliValue
+# of a quantity that fits wraps as well: that of 2^63-1 is -1000, and not capped.
 #
 # Output seen:
 #   16Ei: Value=9223372036854775807 Cmp(1)=1
