@@ -83,3 +83,20 @@ func TestToolsNeedAKey(t *testing.T) {
 	}
 	testenv.Eventually(t, "no request is left", func() bool { return w.server.Idle() > 0 })
 }
+
+// TestToolsHaveNoSessions checks that clients of tools survive a restart of the server. Clients that were given the ID
+// of a session do not: findings/mcp-clients-session-after-restart.sh.
+func TestToolsHaveNoSessions(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	resp, body := w.do("POST", api.MCP, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{
+		"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`, mcpHeaders...)
+	if id := resp.Header.Get("Mcp-Session-Id"); resp.StatusCode != 200 || id != "" {
+		t.Errorf("%s, session %q: %s", resp.Status, id, body)
+	}
+	// The ID of a server that kept sessions.
+	resp, body = w.tool("environment_list", "{}", "Mcp-Session-Id", "former", "Mcp-Protocol-Version", "2025-06-18")
+	if resp.StatusCode != 200 || !strings.Contains(body, "There are no environments") {
+		t.Errorf("%s: %s", resp.Status, body)
+	}
+}
