@@ -54,6 +54,8 @@ type Bucket struct {
 	single  atomic.Bool   // the server deletes one object at a time
 	heed    *heeding      // of conditions
 	waits   *waits
+
+	truthful atomic.Bool // the answer to an upload in parts has the object's ETag
 }
 
 // Open returns the bucket at loc. It sends no request; Check does.

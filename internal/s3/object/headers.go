@@ -21,6 +21,7 @@ import (
 
 const (
 	metaPrefix    = "X-Amz-Meta-"
+	metaMtime     = "X-Amz-Meta-Mtime"
 	taggingHeader = "X-Amz-Tagging"
 )
 
@@ -117,7 +118,7 @@ func MetaHeader(e *tree.Entry) http.Header {
 		"X-Amz-Meta-Mode":             {mode},
 		"X-Amz-Meta-Uid":              {uid},
 		"X-Amz-Meta-Gid":              {gid},
-		"X-Amz-Meta-Mtime":            {e.ModTime.Decimal()},
+		metaMtime:                     {e.ModTime.Decimal()},
 		"X-Amz-Meta-File-Permissions": {mode},
 		"X-Amz-Meta-File-Owner":       {uid},
 		"X-Amz-Meta-File-Group":       {gid},

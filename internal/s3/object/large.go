@@ -104,6 +104,8 @@ type Multipart struct {
 	ID    string
 	Parts []part
 	There map[int32]stored // parts that the bucket already has
+
+	mtime string // of the object's metadata
 }
 
 // stored is a part that the bucket has.
@@ -129,7 +131,7 @@ func (s stored) Matches(p *part, body []byte) bool {
 // of the parts show whether they match.
 func (b *Bucket) BeginUpload(ctx context.Context, key string, e *tree.Entry, h http.Header,
 	id string) (*Multipart, error) {
-	up := &Multipart{Key: key, Parts: split(e.BodySize()), There: map[int32]stored{}}
+	up := &Multipart{Key: key, Parts: split(e.BodySize()), There: map[int32]stored{}, mtime: h.Get(metaMtime)}
 	full := b.prefix + key
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
@@ -187,6 +189,12 @@ func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int3
 // CompleteUpload combines the parts into an object. The server checks the CRC of the whole, if it
 // supports that.
 func (b *Bucket) CompleteUpload(ctx context.Context, up *Multipart, crc uint64, c Condition) (string, error) {
+	// Some servers heed the conditions of single writes only. The object may have changed while the parts were sent.
+	if c != (Condition{}) {
+		if err := b.Holds(ctx, up.Key, c); err != nil {
+			return "", err
+		}
+	}
 	c, err := b.expect(ctx, up.Key, c)
 	if err != nil {
 		return "", err
@@ -216,7 +224,31 @@ func (b *Bucket) CompleteUpload(ctx context.Context, up *Multipart, crc uint64, 
 	if err != nil {
 		return "", c.unmetUpload(b.failed(ctx, err))
 	}
-	return b.Tagged(aws.ToString(out.ETag))
+	etag, err := b.Tagged(aws.ToString(out.ETag))
+	if err != nil || b.truthful.Load() {
+		return etag, err
+	}
+	return b.objectETag(ctx, up, etag), nil
+}
+
+// objectETag returns the ETag of the object that an upload has made. Some servers give it another one than their answer
+// has. It asks until an answer was right.
+func (b *Bucket) objectETag(ctx context.Context, up *Multipart, answered string) string {
+	now, err := b.Head(ctx, up.Key)
+	if err != nil {
+		return answered // if it is wrong, the next sync compares the object
+	}
+	etag, size := Unquote(now.Header.Get("ETag")), int64(0)
+	for _, p := range up.Parts {
+		size += p.Length
+	}
+	switch {
+	case etag == answered:
+		b.truthful.Store(true)
+	case etag != "" && ContentLength(now.Header) == size && now.Header.Get(metaMtime) == up.mtime:
+		return etag // and not that of an object that another program wrote since
+	}
+	return answered
 }
 
 // AbortUpload discards the parts. It does not report a failure: Sweep finds the remains.
