@@ -5,9 +5,9 @@
 # that they have started. A program without a handler ends at once, and one that starts another passes the signal on.
 #
 # Behaviour: the command is a launcher that starts itself again with other options for Node.js. It ignores SIGTERM,
-# SIGINT and SIGHUP, and does not pass them on: the agent works on as if nothing had happened. If the whole process group
-# gets the signal, as from a terminal, the agent ends, and then its launcher, with status 0. So it does when its input
-# ends. A supervisor has to signal the group, or will find after its grace period that it has to kill.
+# SIGINT and SIGHUP, and does not pass them on: the agent works on as if nothing had happened. If the whole process
+# group gets the signal, as from a terminal, the agent ends, and then its launcher, with status 0. So it does when its
+# input ends. A supervisor has to signal the group, or will find after its grace period that it has to kill.
 #
 # Output seen:
 #   SIGTERM to the process: running after 5 seconds

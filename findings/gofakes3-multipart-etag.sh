@@ -1,14 +1,15 @@
 #!/bin/sh
-# Version: github.com/johannesboyne/gofakes3 v1.2.0, the S3 server of tests and of `rclone serve s3`, with its backend in
-# memory; aws-sdk-go-v2/service/s3 v1.114.7 as the client.
+# Version: github.com/johannesboyne/gofakes3 v1.2.0, the S3 server of tests and of `rclone serve s3`, with its backend
+# in memory; aws-sdk-go-v2/service/s3 v1.114.7 as the client.
 #
 # Guess: the ETag in the answer to CompleteMultipartUpload is that of the object, as HeadObject reports it. Conditional
 # writes work, as the server refuses a PutObject with If-None-Match: *, or with an ETag that is not the object's. So a
 # client may upload in parts, keep the ETag, and replace the object only if nobody else has.
 #
 # Behaviour: CompleteMultipartUpload answers with an ETag of S3's form, with "-" and the number of parts. The object has
-# another one, the MD5 of its content. So a PutObject with the ETag of the answer is refused, although nobody has changed
-# the object. CompleteMultipartUpload itself ignores If-None-Match and replaces an object that exists, without an error.
+# another one, the MD5 of its content. So a PutObject with the ETag of the answer is refused, although nobody has
+# changed the object. CompleteMultipartUpload itself ignores If-None-Match and replaces an object that exists, without
+# an error.
 #
 # Output seen:
 #   ETag of the answer has "-1": true, of the object: false

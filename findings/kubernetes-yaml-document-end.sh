@@ -1,6 +1,6 @@
 #!/bin/sh
-# Version: k8s.io/apimachinery v0.37.2, yaml.NewYAMLOrJSONDecoder, with which kubectl reads manifests; go.yaml.in/yaml/v3
-# v3.0.5 (Go) and yaml 2.9.1 (npm) as the comparison.
+# Version: k8s.io/apimachinery v0.37.2, yaml.NewYAMLOrJSONDecoder, with which kubectl reads manifests;
+# go.yaml.in/yaml/v3 v3.0.5 (Go) and yaml 2.9.1 (npm) as the comparison.
 #
 # Guess: two manifests can be joined with cat, if the first one ends with "...", the mark of the end of a document. YAML
 # 1.2 needs no "---" after it: what follows is the next document. A decoder of YAML 1.1, which needs "---", reports an
