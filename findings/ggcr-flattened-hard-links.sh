@@ -7,8 +7,7 @@
 # Behaviour: the layers are read from the last to the first, and a hard link of an earlier layer is passed on as a link,
 # although its target is left out. So it becomes a link to the file of the later layer: the second name has the new
 # content. If the later layer removes the first name, the link points to nothing, and tar cannot extract the archive.
-# There is no error. Real images have such links: Git installs its commands as links to one file, and Debian's Perl has
-# two names.
+# There is no error. Real images have such links: Debian's Perl has two names.
 #
 # Output seen:
 #   first name replaced: first="new" second="new"
