@@ -1,6 +1,6 @@
 #!/bin/sh
-# Version: github.com/johannesboyne/gofakes3 v1.2.0, the S3 server of tests and of `rclone serve s3`, with its backend
-# in memory; aws-sdk-go-v2/service/s3 v1.114.7 as the client.
+# Version: github.com/johannesboyne/gofakes3 v1.2.0, an S3 server for tests, with its backend in memory;
+# aws-sdk-go-v2/service/s3 v1.114.7 as the client.
 #
 # Guess: the ETag in the answer to CompleteMultipartUpload is that of the object, as HeadObject reports it. Conditional
 # writes work, as the server refuses a PutObject with If-None-Match: *, or with an ETag that is not the object's. So a
