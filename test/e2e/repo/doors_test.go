@@ -1,7 +1,6 @@
 package repo
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -98,8 +97,8 @@ func claudeLooks(t *testing.T, h *host.Host, session string) string {
 	home := t.TempDir()
 	file := filepath.Join(home, "mcp.json")
 	testenv.WriteFile(t, file, config)
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), host.ClaudeCode(t), "-p", "[look] go", "--mcp-config",
-		file, "--strict-mcp-config", "--allowedTools", "mcp__harvest", "--output-format", "stream-json", "--verbose")
+	cmd := exec.CommandContext(t.Context(), host.ClaudeCode(t), "-p", "[look] go", "--mcp-config", file,
+		"--strict-mcp-config", "--allowedTools", "mcp__harvest", "--output-format", "stream-json", "--verbose")
 	cmd.Dir = home
 	cmd.Env = append(testenv.CleanEnv(), "PWD="+home, "HOME="+home, "ANTHROPIC_BASE_URL="+stub.URL,
 		"ANTHROPIC_API_KEY="+host.ModelKey, "ENABLE_TOOL_SEARCH=false", "DISABLE_AUTOUPDATER=1",
