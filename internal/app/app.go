@@ -325,8 +325,12 @@ func (a *App) Serve(ctx context.Context) error {
 	}
 	shells, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
-	if a.sshTCP != nil {
+	hungUp := make(chan struct{})
+	if a.sshTCP == nil {
+		close(hungUp)
+	} else {
 		g.Go(func() error {
+			defer close(hungUp)
 			defer end()
 			return a.ssh.Serve(shells, a.sshTCP)
 		})
@@ -342,6 +346,10 @@ func (a *App) Serve(ctx context.Context) error {
 	stopping, cancel := context.WithTimeout(ctx, leave)
 	hangUp()
 	a.server.Stop(stopping)
+	select {
+	case <-hungUp:
+	case <-stopping.Done():
+	}
 	cancel()
 	// Close the listener first: a process that gets the lock must not find this server's socket.
 	a.then("the socket", func(context.Context) error { return a.listener.Close() })

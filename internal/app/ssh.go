@@ -28,6 +28,7 @@ func (a *App) openSSH(ctx context.Context) error {
 		Login: func(ctx context.Context, key []byte) (account.Principal, error) {
 			return account.Public(ctx, a.ring, key)
 		},
+		Used: func(ctx context.Context, who account.Principal) { account.PublicUsed(ctx, a.ring, who) },
 	})
 	if a.background || a.cfg.Server.SSHListen == config.NoListen {
 		return nil
@@ -100,11 +101,6 @@ func sshKey(cfg config.Config) finding {
 // auditSSH writes the audit line of what a client of SSH has begun.
 func (a *App) auditSSH(ctx context.Context, begun ssh.Begun) {
 	line := api.AuditLine{Time: time.Now().UTC(), Account: begun.Who.Account, KeyID: begun.Who.KeyID, Method: "SSH",
-		Path: begun.What, SandboxID: begun.Sandbox, Command: begun.Detail}
-	if begun.From != nil {
-		if host, _, err := net.SplitHostPort(begun.From.String()); err == nil {
-			line.Address = host
-		}
-	}
+		Path: begun.What, SandboxID: begun.Sandbox, Command: begun.Detail, Address: begun.From}
 	a.writeAudit(ctx, line)
 }

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/rsa"
 	"net/http"
 	"strings"
 	"time"
@@ -63,13 +65,26 @@ func (s *Server) createKey(ring *account.Ring, w http.ResponseWriter, r *http.Re
 	return edge.Respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
 }
 
+// leastRSA is the least size of an RSA key, in bits.
+const leastRSA = 2048
+
 // addPublic adds an SSH key, which is a line as in a file id_ed25519.pub.
 func addPublic(ctx context.Context, ring *account.Ring, by account.Principal, wanted account.Request,
 	line string) (account.Key, error) {
-	key, comment, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
+	key, comment, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
 	if err != nil {
 		err = errors.Explainf(err, errors.Invalid, "this is not a public key of SSH")
 		return account.Key{}, errors.Remedy(err, "send the content of a file such as id_ed25519.pub, not of id_ed25519")
+	}
+	if _, certified := key.(*ssh.Certificate); certified || len(options) > 0 || len(bytes.TrimSpace(rest)) > 0 {
+		err := errors.Newf(errors.Invalid, "certificates, options and further keys are not supported")
+		return account.Key{}, errors.Remedy(err, "send one key, as in id_ed25519.pub; scopes and an expiry limit it")
+	}
+	if public, ok := key.(ssh.CryptoPublicKey); ok {
+		if weak, ok := public.CryptoPublicKey().(*rsa.PublicKey); ok && weak.N.BitLen() < leastRSA {
+			return account.Key{}, errors.Remedy(errors.Newf(errors.Invalid, "the RSA key has %d bits, fewer than %d",
+				weak.N.BitLen(), leastRSA), "make another one: ssh-keygen -t ed25519")
+		}
 	}
 	if wanted.Role == account.Admin {
 		return account.Key{}, errors.Newf(errors.Invalid, "an SSH key has the role member")

@@ -15,8 +15,8 @@ import (
 
 // SSH is the SSH of a server.
 type SSH struct {
-	// Serve serves a connection of a client that is known to a sandbox.
-	Serve   func(ctx context.Context, conn net.Conn, who account.Principal, sandbox string)
+	// Serve serves a connection of a client that is known to a sandbox. from is the client's address, if it has one.
+	Serve   func(ctx context.Context, conn net.Conn, who account.Principal, sandbox, from string)
 	HostKey string // as in api.SSH
 	Listen  string // as in api.SSH
 }
@@ -55,6 +55,10 @@ func (s *Server) connectSSH(w http.ResponseWriter, r *http.Request) error {
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer leave()
 	defer context.AfterFunc(s.settings.Stopping, leave)()
-	s.opts.SSH.Serve(ctx, bytestream.New(ctx, ws), edge.PrincipalOf(r.Context()), r.PathValue("id"))
+	from := ""
+	if p := peerOf(r.Context()); !p.local {
+		from = p.addr.String()
+	}
+	s.opts.SSH.Serve(ctx, bytestream.New(ctx, ws), edge.PrincipalOf(r.Context()), r.PathValue("id"), from)
 	return nil
 }

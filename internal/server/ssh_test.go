@@ -25,9 +25,9 @@ func TestSSH(t *testing.T) {
 	served := make(chan struct{})
 	w := start(t, func(o *server.Options) {
 		o.SSH = server.SSH{HostKey: "ssh-ed25519 AAAA", Listen: "127.0.0.1:7722",
-			Serve: func(ctx context.Context, conn net.Conn, who account.Principal, sandbox string) {
+			Serve: func(ctx context.Context, conn net.Conn, who account.Principal, sandbox, from string) {
 				defer close(served)
-				fmt.Fprintf(conn, "%s connects to %s\n", who.Account, sandbox)
+				fmt.Fprintf(conn, "%s connects to %s from %s\n", who.Account, sandbox, from)
 				<-ctx.Done()
 				_ = conn.Close()
 			}}
@@ -53,7 +53,7 @@ func TestSSH(t *testing.T) {
 	}
 	defer conn.Close()
 	lines := bufio.NewReader(conn)
-	if line, err := lines.ReadString('\n'); err != nil || line != "acme connects to box\n" {
+	if line, err := lines.ReadString('\n'); err != nil || line != "acme connects to box from 127.0.0.1\n" {
 		t.Errorf("it serves %q, %v", line, err)
 	}
 	w.server.Stop(t.Context())
@@ -93,7 +93,8 @@ func TestPublicKeys(t *testing.T) {
 	}
 	for name, req := range map[string]api.KeyRequest{
 		"no key": {PublicKey: "-----BEGIN OPENSSH PRIVATE KEY-----"}, "an admin": {PublicKey: line, Role: "admin"},
-		"again": {PublicKey: line},
+		"again": {PublicKey: line}, "options": {PublicKey: `from="10.0.0.0/8" ` + line},
+		"two keys": {PublicKey: second + "\n" + line + "\n"},
 	} {
 		if _, err := c.CreateKey(t.Context(), req); errors.KindOf(err) != errors.Invalid && errors.KindOf(err) !=
 			errors.Conflict {

@@ -2,6 +2,7 @@ package ssh
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	gossh "golang.org/x/crypto/ssh"
@@ -17,6 +18,7 @@ type conn struct {
 	who    account.Principal
 	client *gossh.ServerConn
 	name   string // of the sandbox, as the client has it
+	from   string // address of the client
 
 	mu        sync.Mutex
 	found     string               // guarded by mu: ID of the sandbox, "" until it was looked up
@@ -134,7 +136,8 @@ func (c *conn) audit(what, detail string) {
 	c.mu.Lock()
 	id := c.found
 	c.mu.Unlock()
-	c.server.opts.Audit(c.ctx, Begun{Who: c.who, From: c.client.RemoteAddr(), Sandbox: id, What: what, Detail: detail})
+	c.server.opts.Audit(c.ctx, Begun{Who: c.who, From: c.from, Sandbox: id, What: what,
+		Detail: strings.ToValidUTF8(detail[:min(len(detail), mostDetail)], "")})
 }
 
 // sentence returns an error as one line for the client.

@@ -169,21 +169,34 @@ func (r *relay) listen(ctx context.Context, head inside.Head,
 
 // accept takes the connections of the listeners to the client.
 func (r *relay) accept() {
+	places := make(chan struct{}, mostChannels)
 	for {
-		stream, err := r.session.AcceptStream()
+		accepted, err := r.session.AcceptStream()
 		if err != nil {
 			return
 		}
-		go r.pass(inside.Stream{Stream: stream})
+		stream := inside.Stream{Stream: accepted}
+		select {
+		case places <- struct{}{}:
+		default: // a program of the sandbox opens connections without end
+			_ = stream.Close()
+			continue
+		}
+		go func() {
+			defer func() { <-places }()
+			r.pass(stream)
+		}()
 	}
 }
 
 func (r *relay) pass(stream inside.Stream) {
 	defer stream.Close()
 	var head inside.Head
+	_ = stream.SetReadDeadline(time.Now().Add(answerTime))
 	if inside.Receive(stream, &head) != nil {
 		return
 	}
+	_ = stream.SetReadDeadline(time.Time{})
 	r.mu.Lock()
 	l := r.listeners[head.Accepted]
 	r.mu.Unlock()

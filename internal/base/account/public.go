@@ -56,6 +56,8 @@ func Public(ctx context.Context, r *Ring, public []byte) (Principal, error) {
 	if !k.Expires.IsZero() && !now.Before(k.Expires) {
 		return Principal{}, unknown
 	}
-	r.touch(ctx, k.ID, now)
 	return k.Principal(), nil
 }
+
+// PublicUsed records that the owner of a public key has proved it.
+func PublicUsed(ctx context.Context, r *Ring, who Principal) { r.touch(ctx, who.KeyID, r.time()) }

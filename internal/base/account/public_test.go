@@ -24,7 +24,10 @@ func TestPublicKeys(t *testing.T) {
 	if err != nil || p.KeyID != k.ID || p.May(Exec) != nil || p.May(Write) == nil || p.MustBeOperator() == nil {
 		t.Errorf("principal: %+v, %v", p, err)
 	}
-	if !s.keys[0].LastUsed.Equal(*now) {
+	if !s.keys[0].LastUsed.IsZero() {
+		t.Error("a key is used before its owner has proved it")
+	}
+	if PublicUsed(t.Context(), r, p); !s.keys[0].LastUsed.Equal(*now) {
 		t.Errorf("last used %v", s.keys[0].LastUsed)
 	}
 	if _, err := r.Authenticate(t.Context(), APIKey, string(public)); errors.KindOf(err) != errors.Unauthenticated {

@@ -214,6 +214,12 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 	if err != nil {
 		return err
 	}
+	named := slices.Clone(keys)
+	named = slices.DeleteFunc(named, func(k Key) bool { return k.Name != ref || k.Account != by.Account })
+	if len(named) > 1 { // a key of SSH and another one
+		return errors.Remedy(errors.Newf(errors.Invalid, "two keys have the name %.80q: %s and %s", ref, named[0].ID,
+			named[1].ID), "name one by its id")
+	}
 	for _, k := range keys {
 		if k.ID == ref || k.Name == ref && k.Account == by.Account {
 			if err := r.store.DeleteKey(ctx, k.ID); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -63,17 +64,29 @@ server.ssh_listen, a server also accepts clients without harvest, by keys of "ha
 	return cmd
 }
 
-// sandboxOf returns the sandbox for the name of a host.
-func sandboxOf(host string) string { return strings.TrimSuffix(host, domain) }
+// sandboxOf returns the sandbox for the name of a host, which a program may have from anywhere, such as a submodule's URL.
+func sandboxOf(host string) (string, error) {
+	name := strings.TrimSuffix(host, domain)
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return r >= 0x80 || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-", r)
+	}) {
+		return "", errors.Newf(errors.Invalid, "%.100q is not the name of a sandbox", name)
+	}
+	return name, nil
+}
 
 // pipe carries a connection on the standard streams.
 func (c commands) pipe(ctx context.Context, host string) error {
+	name, err := sandboxOf(host)
+	if err != nil {
+		return err
+	}
 	server, err := c.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	conn, err := server.DialSSH(ctx, sandboxOf(host))
+	conn, err := server.DialSSH(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -94,6 +107,9 @@ func (c commands) pipe(ctx context.Context, host string) error {
 
 // run runs ssh.
 func (c commands) run(ctx context.Context, sandbox string, args []string) error {
+	if _, err := sandboxOf(sandbox); err != nil {
+		return err
+	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
 		return errors.Remedy(errors.Explainf(err, errors.NotFound, "there is no program ssh on this machine"),
@@ -206,7 +222,7 @@ func knownHost(info api.SSH) string { return hostAlias + " " + info.HostKey + "\
 // ssh has to prove nothing. The client's agent stays outside unless it is forwarded with -A.
 func block(program, known string) string {
 	return fmt.Sprintf(`Host *%s
-	ProxyCommand %s ssh --stdio %%n
+	ProxyCommand %s ssh --stdio '%%n'
 	User harvest
 	HostKeyAlias %s
 	UserKnownHostsFile "%s"
@@ -303,7 +319,8 @@ func change(path, text string) error {
 		rest = rest[:i] + rest[i+j+len(end):]
 	}
 	if text != "" {
-		rest = begin + text + end + rest
+		// What the user has written before the first host holds for all hosts: it stays so.
+		rest = begin + text + "Match all\n" + end + rest
 	}
 	if rest == string(old) {
 		return nil

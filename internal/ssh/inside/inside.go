@@ -51,6 +51,9 @@ type Answer struct {
 	Address string `json:",omitempty"` // of the listener
 }
 
+// halfClosed limits how long a connection may go on in one direction only: that of a client that has gone would stay.
+const halfClosed = 30 * time.Minute
+
 // mostHead limits a Head and an Answer, in bytes.
 const mostHead = 8 << 10
 
@@ -115,7 +118,7 @@ func (streams) Close() error { return nil }
 func Yamux() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false
-	c.StreamCloseTimeout = 0 // a connection may be half closed for long
+	c.StreamCloseTimeout = halfClosed
 	c.LogOutput = io.Discard
 	return c
 }
@@ -136,8 +139,10 @@ func relay(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	}
 	defer session.Close()
 	defer context.AfterFunc(ctx, func() { _ = session.Close() })()
+	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
+	defer cancel() // closes what the streams are connected to
 	for {
 		accepted, err := session.AcceptStream()
 		if err != nil {
@@ -165,6 +170,7 @@ func serve(ctx context.Context, session *yamux.Session, stream Stream) {
 			return
 		}
 		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 		if Send(stream, Answer{}) == nil {
 			bytestream.Join(stream, conn)
 		}
@@ -202,6 +208,7 @@ func listen(ctx context.Context, session *yamux.Session, stream Stream, head Hea
 		return
 	}
 	defer l.Close()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	if head.Listen == "tcp" {
 		address = l.Addr().String()
 	}
@@ -221,6 +228,7 @@ func listen(ctx context.Context, session *yamux.Session, stream Stream, head Hea
 		}
 		all.Go(func() {
 			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 			to, err := session.OpenStream()
 			if err != nil {
 				return
