@@ -17,11 +17,11 @@ import (
 // when a deadline passes. Dial returns Unavailable if no process listens.
 func (c *Client) Dial(ctx context.Context, ref string, port int) (net.Conn, error) {
 	query := url.Values{"port": {strconv.Itoa(port)}}
-	return c.socket(ctx, api.Path(api.SandboxConnect, ref)+"?"+query.Encode())
+	return dialSocket(ctx, c, api.Path(api.SandboxConnect, ref)+"?"+query.Encode())
 }
 
-// socket connects to a route whose WebSocket carries bytes.
-func (c *Client) socket(ctx context.Context, path string) (net.Conn, error) {
+// dialSocket connects to a route whose WebSocket carries bytes.
+func dialSocket(ctx context.Context, c *Client, path string) (net.Conn, error) {
 	ws, resp, err := websocket.Dial(ctx, c.base+path,
 		&websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
 	if err != nil {

@@ -16,5 +16,5 @@ func (c *Client) SSH(ctx context.Context) (api.SSH, error) {
 // DialSSH connects to the SSH of a sandbox, or of the sandbox of a session. The server knows the client already: it
 // accepts any user without a key. The end of ctx aborts only the connection attempt.
 func (c *Client) DialSSH(ctx context.Context, ref string) (net.Conn, error) {
-	return c.socket(ctx, api.Path(api.SandboxSSH, ref))
+	return dialSocket(ctx, c, api.Path(api.SandboxSSH, ref))
 }

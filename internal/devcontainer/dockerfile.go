@@ -2,8 +2,10 @@ package devcontainer
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -42,6 +44,8 @@ type Installation struct {
 	// have ${devcontainerId} or another variable, are left out: they must be set when it is created.
 	ContainerEnv Env
 	Metadata     Metadata // of the image to make
+	// Labels are further labels of the image. Values have no line breaks.
+	Labels map[string]string
 }
 
 // File is a file of a build's context.
@@ -90,6 +94,9 @@ func Dockerfile(in Installation) (text string, files []File, err error) {
 	// Lines have a maximum length.
 	label := strings.ReplaceAll(dockerQuote(in.Metadata.join(",\n"), true), "\n", "\\\n")
 	fmt.Fprintf(&b, "LABEL %s=%s\n", Label, label)
+	for _, name := range slices.Sorted(maps.Keys(in.Labels)) {
+		fmt.Fprintf(&b, "LABEL %s=%s\n", name, dockerQuote(in.Labels[name], true))
+	}
 	if in.User != "" {
 		fmt.Fprintf(&b, "USER %s\n", in.User)
 	}

@@ -36,7 +36,10 @@ const (
 	DefaultMaxFiles = 10_000
 )
 
-const maxManifest = 4 << 20 // bytes
+const (
+	maxManifest = 4 << 20 // bytes
+	maxFetched  = 1 << 30 // bytes of all features of an environment; the last one may exceed it
+)
 
 // Fetcher fetches features into a directory, each reference once. Its method Feature is a Source.
 type Fetcher struct {
@@ -55,8 +58,9 @@ type Fetcher struct {
 
 	MaxBytes, MaxFiles int64 // limits of one feature; 0 means the defaults
 
-	mu    sync.Mutex
-	known map[string]*Feature // guarded by mu; by Reference.Text
+	mu      sync.Mutex
+	known   map[string]*Feature // guarded by mu; by Reference.Text
+	fetched int64               // guarded by mu; bytes of all features
 }
 
 // Feature returns the feature of a reference. Its Dir is relative to that of the Fetcher. Errors name the reference.
@@ -67,6 +71,15 @@ func (f *Fetcher) Feature(ctx context.Context, r Reference) (*Feature, error) {
 	defer f.mu.Unlock()
 	if known := f.known[r.Text]; known != nil {
 		return known, nil
+	}
+	if len(f.known) >= maxFeatures || f.fetched > maxFetched {
+		err := errors.Newf(errors.Exhausted, "the environment has more than %d features, or more than %d MiB of them",
+			maxFeatures, maxFetched>>20)
+		return nil, errors.Remedy(err, "use fewer features")
+	}
+	if f.Transport == nil && r.Local == "" {
+		return nil, errors.Newf(errors.Unsupported, "feature %s: only features of the repository can be had here",
+			r.Text)
 	}
 	dir := fmt.Sprint(len(f.known))
 	into := filepath.Join(f.Dir, dir)
@@ -87,12 +100,26 @@ func (f *Fetcher) Feature(ctx context.Context, r Reference) (*Feature, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(into))
 	}
+	f.fetched += sizeOf(into)
 	feature.Reference, feature.Digest, feature.Dir = r, digest, dir
 	if f.known == nil {
 		f.known = map[string]*Feature{}
 	}
 	f.known[r.Text] = feature
 	return feature, nil
+}
+
+// sizeOf returns the bytes of all files in a directory, as far as it can be read.
+func sizeOf(dir string) (size int64) {
+	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			if info, err := entry.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return nil
+	})
+	return size
 }
 
 // readFeature reads the description of a feature.

@@ -16,7 +16,7 @@ func (s *Server) routes() []edge.Route {
 	p := s.parts
 	return slices.Concat(p.sandboxes.Routes(), p.volumes.Routes(), p.images.Routes(), s.systemRoutes(),
 		p.secrets.Routes(), p.logins.Routes(), p.schedules.Routes(), p.sessions.Routes(), p.inbox.Routes(),
-		p.repos.Routes(), s.modalRoutes(), p.files.Routes(), s.linkRoutes(), s.sshRoutes(), s.oidcRoutes(),
+		p.repos.Routes(), s.modalRoutes(), p.files.Routes(), s.linkRoutes(), sshRoutes(s), s.oidcRoutes(),
 		s.inner.routes(), s.proxyRoutes())
 }
 

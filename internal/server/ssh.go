@@ -21,17 +21,22 @@ type SSH struct {
 	Listen  string // as in api.SSH
 }
 
-func (s *Server) sshRoutes() []edge.Route {
+func sshRoutes(s *Server) []edge.Route {
 	return []edge.Route{
-		{Method: "GET", Path: api.SSHInfo, Handle: s.describeSSH, Scope: account.Read,
+		{Method: "GET", Path: api.SSHInfo, Handle: serverHandler(s, describeSSH), Scope: account.Read,
 			Summary: "Get the server's key and address for SSH", Out: api.SSH{}, Status: 200},
-		{Method: "GET", Path: api.SandboxSSH, Handle: s.connectSSH, Scope: account.Exec,
+		{Method: "GET", Path: api.SandboxSSH, Handle: serverHandler(s, connectSSH), Scope: account.Exec,
 			Summary: "Connect to a sandbox, or to the sandbox of a session, by SSH, without a key of SSH",
 			Socket:  "binary messages carry the bytes, a text message is the end of its sender's stream"},
 	}
 }
 
-func (s *Server) describeSSH(w http.ResponseWriter, _ *http.Request) error {
+// serverHandler returns a handler that knows the server.
+func serverHandler(s *Server, handle func(s *Server, w http.ResponseWriter, r *http.Request) error) edge.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error { return handle(s, w, r) }
+}
+
+func describeSSH(s *Server, w http.ResponseWriter, _ *http.Request) error {
 	if s.opts.SSH.Serve == nil {
 		return edge.Lacks("SSH")
 	}
@@ -39,7 +44,7 @@ func (s *Server) describeSSH(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // connectSSH serves SSH on a WebSocket. The connection is closed when the server stops.
-func (s *Server) connectSSH(w http.ResponseWriter, r *http.Request) error {
+func connectSSH(s *Server, w http.ResponseWriter, r *http.Request) error {
 	if s.opts.SSH.Serve == nil {
 		return edge.Lacks("SSH")
 	}

@@ -253,8 +253,8 @@ With --install, write it into ~/.ssh/config, between two lines that mark it; ins
 replaces it. The key of the server goes to ~/.ssh/harvest_known_hosts.`,
 		Example: `  harvest ssh-config --install
   ssh dev.harvest
-  rsync -a src/ dev.harvest:/work/src/
-  code --remote ssh-remote+dev.harvest /work`,
+  rsync -a src/ dev.harvest:/root/src/
+  code --remote ssh-remote+dev.harvest /root/project`,
 		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if install && remove {

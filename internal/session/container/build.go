@@ -3,11 +3,15 @@ package container
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"unicode"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
@@ -40,18 +44,21 @@ func Build(ctx context.Context, b Building) (image.Image, error) {
 		return image.Image{}, errors.Wrapf(err, "open the files of the repository")
 	}
 	defer repository.Close()
-	text, err := repository.ReadFile(b.Config)
+	text, err := read(repository, b.Config)
 	if err != nil {
-		return image.Image{}, errors.Explainf(err, errors.NotFound, "%s cannot be read", b.Config)
+		return image.Image{}, err
 	}
 	raw, err := devcontainer.Parse(b.Config, text)
 	if err != nil {
 		return image.Image{}, err
 	}
-	at := place{Config: b.Config, Dir: b.Dir, Folder: b.Dir}
+	at := place{Config: b.Config, Repo: b.ID, Dir: b.Dir, Folder: b.Dir}
 	values, err := at.variables(nil, b.ID)
 	if err == nil {
 		at.Folder, err = raw.Folder(values)
+	}
+	if err == nil {
+		at.Folder, err = checkFolder(at.Folder)
 	}
 	if err != nil {
 		return image.Image{}, err
@@ -69,7 +76,7 @@ func Build(ctx context.Context, b Building) (image.Image, error) {
 		return image.Image{}, err
 	}
 	lock := devcontainer.Lock(nil)
-	if text, err := repository.ReadFile(c.LockPath()); err == nil {
+	if text, err := read(repository, c.LockPath()); err == nil {
 		if lock, err = devcontainer.ParseLock(c.LockPath(), text); err != nil {
 			return image.Image{}, err
 		}
@@ -90,6 +97,32 @@ func Build(ctx context.Context, b Building) (image.Image, error) {
 	return b.install(ctx, base, at, metadata, features, values)
 }
 
+// read reads a file of a repository, which may have any size and type.
+func read(repository *os.Root, name string) ([]byte, error) {
+	f, err := repository.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // it does not wait for a FIFO
+	if err != nil {
+		return nil, errors.Explainf(err, errors.NotFound, "%s cannot be read", name)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Newf(errors.Invalid, "%s is not a file", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, devcontainer.MaxBytes+1))
+	if err == nil && len(text) > devcontainer.MaxBytes {
+		err = errors.Newf(errors.Exhausted, "%s has more than %d bytes", name, devcontainer.MaxBytes)
+	}
+	return text, errors.Wrapf(err, "read %s", name)
+}
+
+// checkFolder returns workspaceFolder without needless parts.
+func checkFolder(folder string) (string, error) {
+	if !path.IsAbs(folder) || strings.ContainsFunc(folder, unicode.IsControl) {
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "workspaceFolder %.200q is not an absolute path", folder),
+			"write a path such as /workspaces/name, or leave it out")
+	}
+	return path.Clean(folder), nil
+}
+
 // base builds or finds the image that features are installed in.
 func (b Building) base(ctx context.Context, repository *os.Root, c *devcontainer.Config) (image.Image, error) {
 	base, err := c.Base()
@@ -100,10 +133,9 @@ func (b Building) base(ctx context.Context, repository *os.Root, c *devcontainer
 	opts := image.BuildOptions{Credentials: b.Credentials, Log: b.Log}
 	switch {
 	case base.Dockerfile != "":
-		text, err := repository.ReadFile(base.Dockerfile)
+		text, err := read(repository, base.Dockerfile)
 		if err != nil {
-			return image.Image{}, errors.Explainf(err, errors.NotFound, "%s, which %s names, cannot be read",
-				base.Dockerfile, b.Config)
+			return image.Image{}, err
 		}
 		spec = image.Spec{Dockerfile: string(text), Target: base.Target, Args: base.Args}
 		if opts.Context, err = b.inside(base.Context); err != nil {
@@ -144,10 +176,14 @@ func (b Building) install(ctx context.Context, base image.Image, at place, metad
 	for _, n := range merged.Notes {
 		b.Log(n.Text)
 	}
+	mark, err := json.Marshal(at)
+	if err != nil {
+		return image.Image{}, errors.Wrapf(err, "encode a label")
+	}
 	owner, user := merged.Users(base.Config.User)
 	text, files, err := devcontainer.Dockerfile(devcontainer.Installation{Image: base.ID, User: user,
 		ContainerUser: owner, RemoteUser: user, Features: features, ContainerEnv: merged.ContainerEnv,
-		Metadata: metadata})
+		Metadata: metadata, Labels: map[string]string{label: string(mark)}})
 	if err != nil {
 		return image.Image{}, err
 	}
@@ -158,12 +194,7 @@ func (b Building) install(ctx context.Context, base image.Image, at place, metad
 			return image.Image{}, errors.Wrapf(err, "write the steps of features")
 		}
 	}
-	mark, err := json.Marshal(at)
-	if err != nil {
-		return image.Image{}, errors.Wrapf(err, "encode a label")
-	}
-	text += "LABEL " + label + "=" + strconv.Quote(strings.ReplaceAll(string(mark), "$", `\$`)) + "\n"
-	if at.Folder != at.Dir {
+	if at.Folder != at.Dir && !strings.HasPrefix(at.Folder, at.Dir+"/") {
 		// The description has the repository there. A directory that exists stays.
 		link := shellQuote(at.Folder)
 		text += "USER root\nRUN [ -e " + link + " ] || { mkdir -p " + shellQuote(filepath.Dir(at.Folder)) +

@@ -5,17 +5,24 @@ package container
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -27,7 +34,12 @@ const label = "harvest.devcontainer"
 
 const (
 	// probeTime limits the startup files of a user's shell.
-	probeTime = 10 * time.Second
+	probeTime = time.Minute
+	// commandTime limits a lifecycle command, and life an entrypoint.
+	commandTime = 2 * time.Hour
+	life        = 7 * 24 * time.Hour
+	// mostPorts limits the ports of a description.
+	mostPorts = 32
 	// defaultPath is PATH in sandboxes of images that have none.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// lastOutput is how much output of a failed command is in its error, in bytes.
@@ -37,6 +49,7 @@ const (
 // place says where the parts of a dev container are.
 type place struct {
 	Config string `json:"config"` // path of the devcontainer.json in the repository
+	Repo   string `json:"repo"`   // identifies the repository
 	Dir    string `json:"dir"`    // of the repository in sandboxes
 	Folder string `json:"folder"` // the same directory, as the devcontainer.json has it
 }
@@ -90,27 +103,54 @@ func (p place) variables(local map[string]string, id string) (devcontainer.Varia
 
 // Adapt adds to the request of a sandbox what the environment has: variables, ports, volumes if the engine has them,
 // and the hardware that it needs at least. The request's own variables and mounts take precedence.
-func (e *Environment) Adapt(req *spec.Request, volumes bool) {
+//
+// A volume belongs to the repository: its name begins with a digest of that. Otherwise a description, a feature or an
+// image could mount any volume of the account.
+func (e *Environment) Adapt(req *spec.Request, can engine.Capabilities) {
 	own := req.Env
 	req.Env = e.merged.RemoteEnv.Apply(e.merged.ContainerEnv.Apply(map[string]string{}))
 	maps.Copy(req.Env, own)
 	for _, port := range e.merged.ForwardPorts {
 		if host, number, err := port.Split(); err == nil && host == "localhost" && !slices.Contains(req.Ports, number) {
-			req.Ports = append(slices.Clone(req.Ports), number)
+			if len(req.Ports) < mostPorts {
+				req.Ports = append(slices.Clone(req.Ports), number)
+			}
 		}
 	}
 	for _, m := range e.merged.Mounts {
-		taken := slices.ContainsFunc(req.Volumes, func(v spec.Mount) bool { return v.Path == m.Target })
-		if volumes && m.Type == "volume" && m.Source != "" && !taken {
-			req.Volumes = append(slices.Clone(req.Volumes), spec.Mount{Name: m.Source, Path: m.Target,
+		target := path.Clean(m.Target)
+		taken := !path.IsAbs(target) || slices.ContainsFunc(req.Volumes, func(v spec.Mount) bool {
+			return within(v.Path, target) || within(target, v.Path)
+		})
+		if can.Volumes && m.Type == "volume" && m.Source != "" && !taken {
+			req.Volumes = append(slices.Clone(req.Volumes), spec.Mount{Name: e.volume(m.Source), Path: target,
 				ReadOnly: m.ReadOnly()})
 		}
 	}
 	if needs := e.merged.HostRequirements; needs != nil {
 		req.CPU = max(req.CPU, float64(needs.CPUs))
 		req.Memory = max(req.Memory, devcontainer.Bytes(needs.Memory))
-		req.Disk = max(req.Disk, devcontainer.Bytes(needs.Storage))
+		if slices.Contains(can.Limits, "disk") {
+			req.Disk = max(req.Disk, devcontainer.Bytes(needs.Storage))
+		}
 	}
+}
+
+// within reports whether a path is in a directory, or the directory itself.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// volume returns the name of a volume of the repository.
+func (e *Environment) volume(source string) string {
+	sum := sha256.Sum256([]byte(e.Repo))
+	name := strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._-", r)) {
+			return r
+		}
+		return '-'
+	}, source)
+	return "dev-" + hex.EncodeToString(sum[:4]) + "-" + name[:min(len(name), 100)]
 }
 
 // Start makes the directories of mounts of the type tmpfs, and runs the entrypoints of the environment, as root. It
@@ -125,9 +165,12 @@ func (e *Environment) Start(ctx context.Context, box shell.Sandbox) error {
 	if lines = append(lines, e.merged.Entrypoints...); len(lines) == 0 {
 		return nil
 	}
-	_, err := box.Fleet.Exec(ctx, box.Account, box.ID, fleet.ExecRequest{
-		Args: []string{"/bin/sh", "-c", strings.Join(lines, "\n")}, User: "0:0", Workdir: "/",
-		Detach: true, Background: true})
+	req := fleet.ExecRequest{Args: []string{"/bin/sh", "-c", strings.Join(lines, "\n")}, Workdir: "/",
+		Timeout: life, Detach: true, Background: true}
+	if box.Fleet.Capabilities().Users {
+		req.User = "0:0"
+	}
+	_, err := box.Fleet.Exec(ctx, box.Account, box.ID, req)
 	return errors.Stage(err, "entrypoint")
 }
 
@@ -143,7 +186,7 @@ func (e *Environment) Run(ctx context.Context, box shell.Sandbox, out io.Writer,
 	if !e.Has(hooks...) {
 		return nil
 	}
-	env, err := e.probe(ctx, box)
+	env, err := e.probe(ctx, box, out)
 	if err != nil {
 		return err
 	}
@@ -182,7 +225,7 @@ func (e *Environment) runOne(ctx context.Context, box shell.Sandbox, name string
 	}
 	last := &tail{to: out}
 	x, err := box.Fleet.Exec(ctx, box.Account, box.ID, fleet.ExecRequest{Args: c.Argv(), Workdir: e.Dir, Env: env,
-		Merged: true, Stdout: last})
+		Merged: true, Stdout: last, Timeout: commandTime})
 	if err != nil {
 		return errors.Wrapf(err, "%s", name)
 	}
@@ -216,7 +259,7 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 // probe returns the environment of commands: that of the user's shell, with remoteEnv.
-func (e *Environment) probe(ctx context.Context, box shell.Sandbox) (map[string]string, error) {
+func (e *Environment) probe(ctx context.Context, box shell.Sandbox, out io.Writer) (map[string]string, error) {
 	found, err := box.Output(ctx, `id -u; getent passwd "$(id -u)" | cut -d: -f7`)
 	if err != nil {
 		return nil, errors.Stage(err, "environment")
@@ -233,6 +276,10 @@ func (e *Environment) probe(ctx context.Context, box shell.Sandbox) (map[string]
 		result, err := x.Wait(ctx)
 		if err != nil {
 			return nil, errors.Stage(err, "environment")
+		}
+		if result.TimedOut {
+			_, _ = fmt.Fprintf(out, "the startup files of %s took more than %s: commands run without them\n", program,
+				probeTime)
 		}
 		env = devcontainer.ReadProbe([]byte(result.Stdout), mark, e.env, id == "0")
 	}

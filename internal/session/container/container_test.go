@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
+	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -51,25 +52,27 @@ func TestAdapt(t *testing.T) {
 	img := described(t, `{"image": "x", "containerEnv": {"A": "a", "HOME2": "${containerEnv:HOME}"},
 		"remoteEnv": {"PATH": "${containerEnv:PATH}:/more", "TOKEN": "${localEnv:TOKEN:none}", "B": "b"},
 		"forwardPorts": [3000, "db:5432", 8080], "hostRequirements": {"cpus": 2, "memory": "1gb", "storage": "2gb"},
-		"mounts": ["type=volume,source=cache,target=/cache", "type=volume,source=taken,target=/taken,readonly",
+		"mounts": ["type=volume,source=my cache,target=/cache/", "type=volume,source=x,target=/taken/below",
+			"type=volume,source=taken,target=/taken,readonly",
 			"type=tmpfs,target=/fast", "type=bind,source=/etc,target=/host"]}`, "/work")
 	e, err := container.Of(img, map[string]string{"TOKEN": "t"}, "ses_1")
 	if err != nil {
 		t.Fatal(err)
 	}
+	can := engine.Capabilities{Volumes: true, Limits: []string{"disk"}}
 	req := spec.Request{Env: map[string]string{"B": "own"}, Ports: []int{8080}, CPU: 4,
 		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}}}
-	e.Adapt(&req, true)
+	e.Adapt(&req, can)
 	want := spec.Request{
 		Env: map[string]string{"A": "a", "HOME2": "/root", "PATH": container.DefaultPath + ":/more", "TOKEN": "t",
 			"B": "own"},
 		Ports: []int{8080, 3000}, CPU: 4, Memory: 1 << 30, Disk: 2 << 30,
-		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}, {Name: "cache", Path: "/cache"}}}
+		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}, {Name: "dev-e3b0c442-my-cache", Path: "/cache"}}}
 	if diff := cmp.Diff(want, req); diff != "" {
 		t.Error(diff)
 	}
 	none := spec.Request{}
-	if e.Adapt(&none, false); len(none.Volumes) > 0 {
+	if e.Adapt(&none, engine.Capabilities{}); len(none.Volumes) > 0 {
 		t.Errorf("volumes on an engine without: %v", none.Volumes)
 	}
 	if other, err := container.Of(image.Image{}, nil, "x"); other != nil || err != nil {
@@ -252,7 +255,7 @@ func TestBuild(t *testing.T) {
 		filepath.Base(l.opts[0].Context) != filepath.Base(b.Files) {
 		t.Errorf("the first build: %+v, %+v", first, l.opts[0])
 	}
-	for _, want := range []string{"FROM img_built\n", "install", `LABEL harvest.devcontainer=`,
+	for _, want := range []string{"FROM img_built\n", "install", `LABEL harvest.devcontainer="{\"config\"`,
 		"ln -s '/workspace/r' '/code'", "\nUSER dev\n"} {
 		if !strings.Contains(l.specs[1].Dockerfile, want) {
 			t.Errorf("the second Dockerfile lacks %q: %s", want, l.specs[1].Dockerfile)
@@ -265,6 +268,11 @@ func TestBuild(t *testing.T) {
 		t.Error(err)
 	}
 
+	b, l, _ = building(t, map[string]string{config: `{"workspaceFolder": "/code/$x/"}`})
+	if _, err := container.Build(t.Context(), b); err != nil ||
+		!strings.Contains(l.specs[1].Dockerfile, `\"folder\":\"/code/\$x\"`) {
+		t.Errorf("a folder with a dollar: %+v, %v", l.specs, err)
+	}
 	b, l, _ = building(t, map[string]string{config: `{}`})
 	if _, err := container.Build(t.Context(), b); err != nil || l.specs[0].Base != "agent" {
 		t.Errorf("without an image: %+v, %v", l.specs, err)
@@ -293,6 +301,10 @@ func TestBadDescriptions(t *testing.T) {
 		"no Dockerfile": {files: only(`{"build": {"dockerfile": "D"}}`), kind: errors.NotFound},
 		"no feature":    {files: only(`{"image": "x", "features": {"./f": {}}}`), kind: errors.NotFound},
 		"user":          {files: only(`{"image": "x", "remoteUser": "a b"}`), kind: errors.Invalid},
+		"folder":        {files: only(`{"workspaceFolder": "code"}`), kind: errors.Invalid},
+		"line":          {files: only(`{"workspaceFolder": "/a\nRUN b"}`), kind: errors.Invalid},
+		"large": {files: only(`{"name": "` + strings.Repeat("x", devcontainer.MaxBytes) + `"}`),
+			kind: errors.Exhausted},
 		"lock": {files: map[string]string{config: `{}`, ".devcontainer/devcontainer-lock.json": `[`},
 			kind: errors.Invalid},
 		"base":          {files: only(`{"image": "x"}`), base: "[", kind: errors.Invalid},

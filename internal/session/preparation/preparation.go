@@ -243,7 +243,7 @@ func (p *work) adapt(ctx context.Context, req *spec.Request) error {
 		p.container, err = container.Of(img, req.Env, p.s.ID)
 	}
 	if p.container != nil {
-		p.container.Adapt(req, p.Fleet.Capabilities().Volumes)
+		p.container.Adapt(req, p.Fleet.Capabilities())
 	}
 	return err
 }

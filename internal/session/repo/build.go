@@ -41,7 +41,7 @@ type attempt struct {
 	ids    string // uid:gid of its user
 	token  string // for the repository's server, as the sandbox has it; "" if the sandbox's environment has it
 	asRoot bool   // a step ran as root
-	hooked bool   // a lifecycle command of the dev container ran
+	hooked bool   // the dev container has commands that install and build
 }
 
 // stage runs a step and adds its name to its error. command is for the log.

@@ -87,7 +87,8 @@ func (a *attempt) files(ctx context.Context, dir string) error {
 		_ = in.CloseWithError(err)
 		ended <- err
 	}()
-	err = tarfs.UnpackAt(dir, out, tarfs.Options{MaxBytes: mostBytes, MaxEntries: mostFiles})
+	err = tarfs.UnpackAt(dir, out, tarfs.Options{MaxBytes: mostBytes, MaxEntries: mostFiles,
+		Skipped: func(string) {}})
 	_ = out.CloseWithError(err) // ends the command, if it is not read to its end
 	return errors.Join(err, <-ended)
 }
@@ -127,6 +128,7 @@ func (a *attempt) hooks(ctx context.Context, names ...string) error {
 		"the lifecycle commands of %s exceed the time limit of the build", env.Config))
 	defer cancel()
 	box := shell.Sandbox{Fleet: a.m.opts.Fleet, Account: a.repo.Account, ID: a.box}
+	a.hooked = env.Has("onCreateCommand", "updateContentCommand")
 	for _, name := range names {
 		if !env.Has(name) {
 			continue
@@ -134,7 +136,6 @@ func (a *attempt) hooks(ctx context.Context, names ...string) error {
 		if err := a.stage(name, env.Config, func() error { return env.Run(ctx, box, a.log, name) }); err != nil {
 			return err
 		}
-		a.hooked = true
 	}
 	return nil
 }

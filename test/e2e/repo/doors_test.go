@@ -29,7 +29,7 @@ func TestDoors(t *testing.T) {
 	if said, code := g.Add(h, "doors"); code != 0 {
 		t.Fatalf("exit code %d\n%s", code, said)
 	}
-	t.Cleanup(func() { h.Must("volume", "rm", "sample-cache") })
+	t.Cleanup(func() { removeCache(h) })
 	args := append([]string{"agent", "--agent", "scripted", "--repo", g.URL("doors"), "-o", "text"}, g.Network()...)
 	h.Must(append(args, "/write seen.txt walnut")...)
 	session := h.Session()

@@ -197,7 +197,7 @@ func TestConfig(t *testing.T) {
 	home := t.TempDir()
 	h.Env.Setenv("HOME", home)
 	path := filepath.Join(home, ".ssh", "config")
-	own := "Host mine\n\tUser me\n"
+	own := "Port 2222\nHost mine\n\tUser me\n"
 	for range 2 {
 		h.Must("ssh-config", "--install")
 		text, err := os.ReadFile(path)
@@ -206,6 +206,12 @@ func TestConfig(t *testing.T) {
 		}
 		if err := os.WriteFile(path, append(text, own...), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"other": "port 2222", "mine": "user me", "x.harvest": "user harvest"} {
+		out, err := exec.CommandContext(t.Context(), "ssh", "-F", path, "-G", name).Output()
+		if err != nil || !strings.Contains(string(out), want+"\n") {
+			t.Errorf("the configuration of %s lacks %q: %s, %v", name, want, out, err)
 		}
 	}
 	h.Must("ssh-config", "--remove")
