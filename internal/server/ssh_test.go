@@ -42,7 +42,7 @@ func TestSSH(t *testing.T) {
 	w.as(account.Request{Account: "acme", Scopes: []account.Scope{account.Read}}).want(http.StatusForbidden, "GET",
 		api.Path(api.SandboxSSH, "box"), "")
 
-	c, err := client.At(w.url, strings.TrimPrefix(acme.headers[1], "Bearer "))
+	c, err := client.At(w.strict, strings.TrimPrefix(acme.headers[1], "Bearer "))
 	if err != nil {
 		t.Fatal(err)
 	}
