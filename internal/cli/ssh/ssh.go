@@ -64,7 +64,8 @@ server.ssh_listen, a server also accepts clients without harvest, by keys of "ha
 	return cmd
 }
 
-// sandboxOf returns the sandbox for the name of a host, which a program may have from anywhere, such as a submodule's URL.
+// sandboxOf returns the sandbox for the name of a host, which a program may have from anywhere, such as the URL of a
+// submodule.
 func sandboxOf(host string) (string, error) {
 	name := strings.TrimSuffix(host, domain)
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool {

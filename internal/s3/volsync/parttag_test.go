@@ -49,7 +49,8 @@ func TestLargeFilesWithTwoETags(t *testing.T) {
 	settle(t, one, two)
 }
 
-// TestLargeFilesSpareOthers checks that an object that another program writes during an upload in parts is not replaced.
+// TestLargeFilesSpareOthers checks that an object that another program writes during an upload in parts is not
+// replaced.
 func TestLargeFilesSpareOthers(t *testing.T) {
 	t.Parallel()
 	store, loc, a := partsOnly(t)
