@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/client/api"
@@ -64,10 +65,15 @@ of other accounts with --account.`,
 	}, cli.FormatTable)
 	flags := cmd.Flags()
 	flags.StringVar(&req.Role, "role", "member", "member or admin")
-	flags.StringArrayVar(&req.Scopes, "scope", nil, "scope: read, write or exec, repeatable (default: all of yours)")
-	flags.Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
-	flags.StringVar(&req.Account, "account", "", "account of the key (default: your own)")
+	rightsFlags(flags, &req, &expires)
 	return cmd
+}
+
+// rightsFlags adds the flags that limit the rights of a new key.
+func rightsFlags(flags *pflag.FlagSet, req *api.KeyRequest, expires *cli.TimeFlag) {
+	flags.StringArrayVar(&req.Scopes, "scope", nil, "scope: read, write or exec, repeatable (default: all of yours)")
+	flags.Var(expires, "expires", "lifetime, such as 720h (default: no expiry)")
+	flags.StringVar(&req.Account, "account", "", "account of the key (default: your own)")
 }
 
 func (c commands) keyAddSSH() *cobra.Command {
@@ -101,9 +107,7 @@ user is that of a sandbox or a session. FILE is such as ~/.ssh/id_ed25519.pub; -
 	}, cli.FormatTable)
 	flags := cmd.Flags()
 	flags.StringVar(&req.Name, "name", "", "name of the key (default: its comment)")
-	flags.StringArrayVar(&req.Scopes, "scope", nil, "scope: read, write or exec, repeatable (default: all of yours)")
-	flags.Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
-	flags.StringVar(&req.Account, "account", "", "account of the key (default: your own)")
+	rightsFlags(flags, &req, &expires)
 	return cmd
 }
 

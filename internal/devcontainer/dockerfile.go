@@ -149,14 +149,14 @@ func dockerQuote(s string, literal bool) string {
 	return `"` + s + `"`
 }
 
-// quote quotes a text for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// ShellQuote quotes a text for a shell.
+func ShellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // assignments returns variables as a file for shells.
 func assignments(env Env) string {
 	var b strings.Builder
 	for _, v := range env {
-		fmt.Fprintf(&b, "%s=%s\n", v.Name, quote(v.Value))
+		fmt.Fprintf(&b, "%s=%s\n", v.Name, ShellQuote(v.Value))
 	}
 	return b.String()
 }
@@ -173,8 +173,9 @@ func script(f *Feature) string {
 	}
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\nset -e\n")
-	fmt.Fprintf(&b, "on_exit() { [ $? -eq 0 ] || echo %s >&2; }\ntrap on_exit EXIT\n", quote(failed))
-	fmt.Fprintf(&b, "echo %s\n", quote(strings.TrimRight("feature "+f.ID+" "+f.Version, " ")+" ("+f.Reference.Text+")"))
+	fmt.Fprintf(&b, "on_exit() { [ $? -eq 0 ] || echo %s >&2; }\ntrap on_exit EXIT\n", ShellQuote(failed))
+	about := strings.TrimRight("feature "+f.ID+" "+f.Version, " ") + " (" + f.Reference.Text + ")"
+	fmt.Fprintf(&b, "echo %s\n", ShellQuote(about))
 	if f.Deprecated {
 		b.WriteString("echo 'the feature is deprecated: its author no longer maintains it'\n")
 	}

@@ -42,7 +42,7 @@ func Find(files []string) []Location {
 }
 
 // Choose returns the configuration of that name, which may also be its path. "" means that of the whole repository, or
-// the only one. The error is NotFound if there is none of that name, and Invalid if a name is needed; both list the
+// the only one. The error is NotFound without one of that name, and Invalid if a name is needed; both list the
 // names.
 func Choose(all []Location, name string) (Location, error) {
 	if len(all) == 0 {

@@ -29,7 +29,7 @@ func Probe(kind, shell, mark string) []string {
 	return []string{shell, flag, script}
 }
 
-// ReadProbe returns the environment in the output of Probe, or container if there is none. container is the environment
+// ReadProbe returns the environment in the output of Probe, or container without one. container is the environment
 // without the shell: its directories stay in PATH. Those of administrators do so for root only.
 func ReadProbe(output []byte, mark string, container map[string]string, root bool) map[string]string {
 	_, rest, found := bytes.Cut(output, []byte(mark+"\n"))

@@ -345,7 +345,7 @@ func (g GPU) MarshalJSON() ([]byte, error) {
 	return json.Marshal(g.Wanted)
 }
 
-// Bytes returns a size such as "8gb" in bytes; 0 if it is none.
+// Bytes returns a size such as "8gb" in bytes; 0 for another text.
 func Bytes(size string) int64 {
 	number := strings.TrimRight(size, "tgmkb")
 	n, err := strconv.ParseInt(number, 10, 64)

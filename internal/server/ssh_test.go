@@ -59,7 +59,7 @@ func TestSSH(t *testing.T) {
 	w.server.Stop(t.Context())
 	<-served
 	if _, err := lines.ReadString('\n'); err == nil {
-		t.Error("the connection goes on after its server has stopped")
+		t.Error("the connection continues after its server has stopped")
 	}
 }
 
@@ -71,7 +71,7 @@ func TestWithoutSSH(t *testing.T) {
 	w.want(http.StatusNotImplemented, "GET", api.Path(api.SandboxSSH, "box"), "")
 }
 
-// TestPublicKeys adds a public key of SSH, and refuses what is none.
+// TestPublicKeys adds a public key of SSH, and refuses other texts.
 func TestPublicKeys(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -29,7 +29,7 @@ const (
 	// address.
 	mostHandshakes = 64
 	mostOfOne      = 8
-	// mostDetail limits what is recorded of a command.
+	// mostDetail limits the recorded part of a command, in bytes.
 	mostDetail = 4 << 10
 	// acceptPause is the longest pause after connections could not be accepted.
 	acceptPause = time.Second
@@ -144,7 +144,7 @@ func addressOf(conn net.Conn) string {
 	return host
 }
 
-// client is what is known of a client before its handshake.
+// client describes a client before its handshake.
 type client struct {
 	who     *account.Principal // nil: it has to prove itself with a key
 	sandbox string             // "" if the name of the user is that of the sandbox

@@ -465,7 +465,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestAcceptFails checks that the server goes on when it cannot accept a connection for a while.
+// TestAcceptFails checks that the server continues after it could not accept connections.
 func TestAcceptFails(t *testing.T) {
 	w := newWorld(t, false)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -132,7 +132,7 @@ mkdir -p /run/sshd /root/.ssh && printf %s "$1" >/root/.ssh/authorized_keys
 	}
 	stop = func() {
 		_ = way.Process.Signal(syscall.SIGINT)
-		_ = way.Wait() // which was told to end
+		_ = way.Wait() // its signal is an error here
 	}
 	err = b.add("Host inner\n\tHostname 127.0.0.1\n\tPort " + port + "\n\tUser root\n\tIdentityFile " + key +
 		"\n\tStrictHostKeyChecking no\n\tUserKnownHostsFile /dev/null\n\tLogLevel ERROR\n")

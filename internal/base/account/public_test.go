@@ -85,7 +85,7 @@ func TestPublicKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if <-ctx.Done(); Ended(ctx) == nil {
-		t.Error("work goes on after its key is revoked")
+		t.Error("work continues after its key is revoked")
 	}
 	if _, err := Public(t.Context(), r, public); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("revoked: %v", err)

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/cli"
 )
 
-// domain ends the names of sandboxes for programs that use ssh. It is in no DNS: the configuration of ssh has it.
+// domain ends the names of sandboxes for programs that use ssh. It is in no DNS, only in the configuration of ssh.
 const domain = ".harvest"
 
 // hostAlias is the name of the server's key in the file of known hosts.

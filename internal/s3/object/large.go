@@ -228,12 +228,12 @@ func (b *Bucket) CompleteUpload(ctx context.Context, up *Multipart, crc uint64, 
 	if err != nil || b.truthful.Load() {
 		return etag, err
 	}
-	return b.objectETag(ctx, up, etag), nil
+	return objectETag(ctx, b, up, etag), nil
 }
 
 // objectETag returns the ETag of the object that an upload has made. Some servers give it another one than their answer
 // has. It asks until an answer was right.
-func (b *Bucket) objectETag(ctx context.Context, up *Multipart, answered string) string {
+func objectETag(ctx context.Context, b *Bucket, up *Multipart, answered string) string {
 	now, err := b.Head(ctx, up.Key)
 	if err != nil {
 		return answered // if it is wrong, the next sync compares the object

@@ -196,9 +196,9 @@ func (b Building) install(ctx context.Context, base image.Image, at place, metad
 	}
 	if at.Folder != at.Dir && !strings.HasPrefix(at.Folder, at.Dir+"/") {
 		// The description has the repository there. A directory that exists stays.
-		link := shellQuote(at.Folder)
-		text += "USER root\nRUN [ -e " + link + " ] || { mkdir -p " + shellQuote(filepath.Dir(at.Folder)) +
-			" && ln -s " + shellQuote(at.Dir) + " " + link + "; }\n"
+		link := devcontainer.ShellQuote(at.Folder)
+		text += "USER root\nRUN [ -e " + link + " ] || { mkdir -p " + devcontainer.ShellQuote(filepath.Dir(at.Folder)) +
+			" && ln -s " + devcontainer.ShellQuote(at.Dir) + " " + link + "; }\n"
 		if user != "" {
 			text += "USER " + user + "\n"
 		}
@@ -206,5 +206,3 @@ func (b Building) install(ctx context.Context, base image.Image, at place, metad
 	return b.Images.Build(ctx, image.Spec{Dockerfile: text}, image.BuildOptions{Context: b.Temp,
 		Credentials: b.Credentials, Log: b.Log})
 }
-
-func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

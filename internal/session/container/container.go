@@ -159,7 +159,8 @@ func (e *Environment) Start(ctx context.Context, box shell.Sandbox) error {
 	var lines []string
 	for _, m := range e.merged.Mounts {
 		if m.Type == "tmpfs" {
-			lines = append(lines, "mkdir -p "+shellQuote(m.Target)+" && chmod 1777 "+shellQuote(m.Target))
+			target := devcontainer.ShellQuote(m.Target)
+			lines = append(lines, "mkdir -p "+target+" && chmod 1777 "+target)
 		}
 	}
 	if lines = append(lines, e.merged.Entrypoints...); len(lines) == 0 {

@@ -31,7 +31,7 @@ type Plan struct {
 	// Submodules and LFS mean that the image has the submodules and the large files of the repository.
 	Submodules bool `json:"submodules,omitempty"`
 	LFS        bool `json:"lfs,omitempty"`
-	// DevContainer is the path of the devcontainer.json that the image is made by; "" if there is none.
+	// DevContainer is the path of the devcontainer.json that the image is made by; "" without one.
 	DevContainer string `json:"devcontainer,omitempty"`
 	// Left lists the parts of the repository that the image lacks.
 	Left []Gap `json:"-"`

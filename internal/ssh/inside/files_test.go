@@ -26,11 +26,11 @@ func client(t *testing.T) (c *sftp.Client, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Close()
-		_ = far.Close()
+		_ = c.Close() // is the end of its input
 		if code := <-done; code != 0 {
 			t.Errorf("it ended with %d", code)
 		}
+		_ = far.Close()
 	})
 	return c, t.TempDir()
 }

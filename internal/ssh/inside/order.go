@@ -21,7 +21,7 @@ type inOrder struct {
 
 // packet is the place in a stream of packets: a length of 4 bytes and as many bytes.
 type packet struct {
-	length []byte // what is known of the length
+	length []byte // the bytes of the length so far
 	left   uint32 // bytes after the length
 }
 
@@ -94,7 +94,7 @@ func (o *inOrder) Write(data []byte) (written int, err error) {
 	return written, err
 }
 
-// Close implements io.Closer: what is read next is the end.
+// Close implements io.Closer: the next Read returns the end.
 func (o *inOrder) Close() error {
 	o.close()
 	return nil

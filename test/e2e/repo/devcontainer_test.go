@@ -107,7 +107,7 @@ func TestDevContainer(t *testing.T) {
 		}
 	}
 
-	// A session runs the commands of its own, in a new sandbox and when it goes on in a later one.
+	// A session runs the commands of its own, in its first sandbox and in a later one.
 	args := append([]string{"agent", "--agent", "scripted", "--repo", g.URL("sample"), "-o", "text"}, g.Network()...)
 	h.Must(append(args, "say hello")...)
 	in := func(command string) string {

@@ -18,11 +18,8 @@ import (
 func TestDoors(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	for _, program := range []string{"ssh", "sftp", "rsync"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("there is no " + program)
-		}
-	}
+	testenv.RequireTool(t, "sftp", "openssh-client")
+	testenv.RequireTool(t, "rsync", "rsync")
 	h := host.NewAgent(t)
 	g := host.NewGit(t, "")
 	g.Commit("doors", devContainer())

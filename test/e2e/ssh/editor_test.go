@@ -83,7 +83,7 @@ func (c *client) edit() string {
 		c.t.Errorf("the editor's server answers %q", got)
 	}
 	cancel()
-	_ = cmd.Wait() // which was told to end
+	_ = cmd.Wait() // its signal is an error here
 	return port
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -59,7 +58,7 @@ func (c *client) background(args ...string) {
 	}
 	c.t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // which was told to end
+		_ = cmd.Wait() // its signal is an error here
 		if problems.Len() > 0 {
 			c.t.Logf("ssh: %s", problems.String())
 		}
@@ -138,9 +137,7 @@ func TestForward(t *testing.T) {
 // TestAgent forwards an agent only if the client asks for it, to the programs of its session only.
 func TestAgent(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("ssh-agent"); err != nil {
-		t.Skip("there is no ssh-agent")
-	}
+	testenv.RequireTool(t, "ssh-agent", "openssh-client")
 	c := newClient(t)
 	key := filepath.Join(c.home, "key")
 	c.must("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "somebody", "-f", key)

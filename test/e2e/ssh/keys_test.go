@@ -107,9 +107,10 @@ func TestKeys(t *testing.T) {
 // TestCurl appends to a file with a client that leaves the offset to the server.
 func TestCurl(t *testing.T) {
 	t.Parallel()
-	if out, err := exec.CommandContext(t.Context(), "curl", "--version").Output(); err != nil ||
+	curl := testenv.RequireTool(t, "curl", "curl")
+	if out, err := exec.CommandContext(t.Context(), curl, "--version").Output(); err != nil ||
 		!strings.Contains(string(out), " sftp ") {
-		t.Skip("there is no curl with sftp")
+		t.Fatalf("%s has no sftp: apt-get install curl: %v", curl, err)
 	}
 	c, port := listening(t)
 	key := c.key("mine")
@@ -123,7 +124,7 @@ func TestCurl(t *testing.T) {
 	}
 }
 
-// audited checks the audit log: who has connected, from where, to what, with which command.
+// audited checks that the audit log has the key, the address, the sandbox and the command of a connection.
 func (c *client) audited(key string) {
 	c.t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.h.Data, "audit.log"))

@@ -25,11 +25,8 @@ type client struct {
 // newClient returns a client of a new host with gVisor and a sandbox named dev.
 func newClient(t *testing.T) *client {
 	t.Helper()
-	for _, program := range []string{"ssh", "rsync"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("there is no " + program)
-		}
-	}
+	testenv.RequireTool(t, "ssh", "openssh-client")
+	testenv.RequireTool(t, "rsync", "rsync")
 	h := host.New(t, "gvisor", host.GVisor(t))
 	h.Must("sandbox", "create", "--name", "dev", "--env", "FROM_SANDBOX=yes")
 	return installed(t, h)
