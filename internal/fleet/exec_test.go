@@ -12,9 +12,19 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet/commands"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 )
+
+func attach(t *testing.T, f *fleet.Fleet, sandbox, command string) *commands.Execution {
+	t.Helper()
+	x, err := f.Attach(t.Context(), account, sandbox, command, engine.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
 
 // mission: A3
 func TestTimeLimit(t *testing.T) {
@@ -31,15 +41,29 @@ func TestTimeLimit(t *testing.T) {
 			{fleet.ExecRequest{Args: []string{"run"}, Timeout: 2 * time.Second, Detach: true}, 2 * time.Second},
 			{fleet.ExecRequest{Args: []string{"run"}}, 30 * time.Minute},
 		} {
-			r := wait(t, start(t, f, sb.ID, c.req))
-			if !r.TimedOut || r.ReturnCode != 124 || r.Duration != c.limit.Seconds() ||
-				!strings.Contains(r.Reason, "its time limit of "+c.limit.String()) {
-				t.Errorf("%+v: %+v", c.req, r)
+			first := start(t, f, sb.ID, c.req)
+			during := attach(t, f, sb.ID, first.ID())
+			wait(t, first)
+			for who, x := range map[string]*commands.Execution{"the first": first, "attached": during,
+				"attached later": attach(t, f, sb.ID, first.ID())} {
+				r := wait(t, x)
+				if !r.TimedOut || r.ReturnCode != 124 || r.Duration != c.limit.Seconds() ||
+					!strings.Contains(r.Reason, "its time limit of "+c.limit.String()) {
+					t.Errorf("%+v, %s: %+v", c.req, who, r)
+				}
 			}
+		}
+		// A server that starts later knows it, too.
+		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"run"}, Timeout: time.Second, Detach: true})
+		wait(t, x)
+		f = w.restart(t, f)
+		if r := wait(t, attach(t, f, sb.ID, x.ID())); !r.TimedOut || r.ReturnCode != 124 ||
+			r.Reason != "its time limit of 1s was reached" {
+			t.Errorf("after a restart: %+v", r)
 		}
 		// A command that cannot be killed is given up, and does not hang.
 		w.fail("kill", errors.Newf(errors.Unavailable, "no"))
-		x := start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
+		x = start(t, f, sb.ID, fleet.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
 		if r := wait(t, x); !r.TimedOut || r.ReturnCode != 124 || r.Duration != 11 ||
 			!strings.Contains(r.Reason, "could not be ended") {
 			t.Errorf("a command that cannot be killed: %+v", r)

@@ -18,9 +18,6 @@ const (
 	backgroundLimit = 24 * 3600
 )
 
-// killed is the exit code of a command that SIGKILL has ended.
-const killed = 128 + 9
-
 type runIn struct {
 	Environment    string  `json:"environment"`
 	Command        string  `json:"command"`
@@ -132,8 +129,7 @@ func (s commandTools) runCommand(ctx context.Context, tell progress, in runIn) (
 	a := answer{at: at}
 	a.text, a.notes = w.text(at.name, id)
 	a.notes = append(a.notes, ended(res), "command "+id)
-	// The end of a detached command does not say that its time limit caused it.
-	if a.failed = res.TimedOut || res.ReturnCode == killed && res.Duration >= limit; a.failed {
+	if a.failed = res.TimedOut; a.failed {
 		a.notes[len(a.notes)-2] = fmt.Sprintf("killed after the time limit of %g s, exit code %d; next: give a larger "+
 			"timeout_seconds, or run it with background: true", limit, res.ReturnCode)
 	}

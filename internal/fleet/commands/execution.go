@@ -144,8 +144,9 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 			long, recorded = nil, true
 			x.set.sandbox.Save(ctx)
 		case <-overdue:
-			x.result.TimedOut = true
-			kill("its time limit of " + x.deadline.Sub(x.started).String() + " was reached")
+			reason := "its time limit of " + x.deadline.Sub(x.started).String() + " was reached"
+			x.exceed(reason)
+			kill(reason)
 		case <-canceled:
 			if x.attached {
 				stop()
@@ -161,6 +162,15 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 	}
 }
 
+// exceed notes that the time limit of the command ends it, also for the Executions that are attached to it.
+func (x *Execution) exceed(reason string) {
+	x.result.TimedOut = true
+	x.set.mu.Lock()
+	defer x.set.mu.Unlock()
+	x.set.remember(record.Command{ID: x.ID(), Deadline: x.deadline, Overdue: reason, Detached: x.detached,
+		Background: x.background})
+}
+
 func (x *Execution) kill(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, killLimit)
 	defer cancel()
@@ -172,6 +182,11 @@ func (x *Execution) kill(ctx context.Context) {
 // finish sets the result. why is the reason if the Fleet killed the command.
 func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	r := &x.result
+	if x.attached {
+		x.set.mu.Lock()
+		why, r.TimedOut = x.set.reason(x.ID())
+		x.set.mu.Unlock()
+	}
 	r.SandboxID, r.Duration = x.SandboxID(), max(0, time.Since(x.started).Seconds())
 	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason, r.Crashed = exit.Code, exit.Signal, exit.OutOfMemory,
 		why, exit.Crashed

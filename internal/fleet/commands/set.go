@@ -40,7 +40,11 @@ type Set struct {
 	running map[*Execution]struct{} // guarded by mu
 	busy    int                     // guarded by mu; activities, without background commands
 	watched int                     // guarded by mu; attachments to background commands
+	overdue []record.Command        // guarded by mu; the last ones that were killed at their time limits
 }
+
+// maxOverdue is the number of commands whose time limits are remembered as the reason of their ends.
+const maxOverdue = 100
 
 // New returns the empty Set of a new sandbox.
 func New(sandbox Sandbox) *Set { return &Set{sandbox: sandbox, running: map[*Execution]struct{}{}} }
@@ -85,12 +89,15 @@ func (s *Set) Len() int {
 	return len(s.running)
 }
 
-// Records returns the running commands, for the record of the sandbox.
+// Records returns the running commands and those that were killed at their time limits, for the record of the sandbox.
 func (s *Set) Records() []record.Command {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []record.Command
+	all := slices.Clone(s.overdue)
 	for x := range s.running {
+		if _, killed := s.reason(x.ID()); killed {
+			continue
+		}
 		all = append(all, record.Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
 			Background: x.background})
 	}
@@ -118,6 +125,25 @@ func latest(a, b time.Time) time.Time {
 		return a
 	}
 	return b
+}
+
+// reason returns why a command was killed, if that was its time limit. s.mu is held.
+func (s *Set) reason(id string) (string, bool) {
+	for _, c := range s.overdue {
+		if c.ID == id {
+			return c.Overdue, true
+		}
+	}
+	return "", false
+}
+
+// remember keeps the reason of a command that is killed at its time limit, for those who attach to it. s.mu is held.
+func (s *Set) remember(c record.Command) {
+	if _, known := s.reason(c.ID); known {
+		return
+	}
+	s.overdue = append(s.overdue, c)
+	s.overdue = s.overdue[max(0, len(s.overdue)-maxOverdue):]
 }
 
 // Options of Start.
@@ -191,6 +217,11 @@ func (s *Set) Adopt(ctx context.Context, box engine.Sandbox, sb record.Sandbox, 
 	// The running ones were started by this server, before the sandbox was lost.
 	for _, c := range slices.Concat(sb.Commands, s.Records()) {
 		known[c.ID] = c
+		if c.Overdue != "" {
+			s.mu.Lock()
+			s.remember(c)
+			s.mu.Unlock()
+		}
 	}
 	for _, info := range found {
 		if info.Exit != nil {

@@ -104,10 +104,11 @@ type Suspension struct {
 	Commands []Command `json:"commands,omitempty"`
 }
 
-// Command is the recovery data of a running command.
+// Command is the recovery data of a command that runs, or that was killed at its time limit.
 type Command struct {
 	ID       string    `json:"id"` // of the process
 	Deadline time.Time `json:"deadline"`
+	Overdue  string    `json:"overdue,omitempty"` // the reason of its end if it was killed at its time limit
 	Detached bool      `json:"detached,omitempty"`
 	// Background commands do not keep the sandbox from becoming idle.
 	Background bool `json:"background,omitempty"`
