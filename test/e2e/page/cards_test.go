@@ -17,8 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/test/host"
 )
 
-// saying passes requests on to a server, and inserts the events from the channel into the answers that are event
-// streams.
+// saying passes requests on to a server, and inserts the events from the channel into the stream of the session that
+// the page shows: not into that of its inbox, for example.
 func saying(t *testing.T, to string, events <-chan string) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -29,7 +29,7 @@ func saying(t *testing.T, to string, events <-chan string) string {
 		r.SetURL(u)
 		r.Out.Host = r.In.Host
 	}, ModifyResponse: func(resp *http.Response) error {
-		if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		if resp.Request.URL.Query().Has("attended") {
 			resp.Body = mixed(resp.Body, events)
 		}
 		return nil
