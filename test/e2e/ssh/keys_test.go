@@ -41,7 +41,7 @@ func (c *client) key(name string) string {
 // direct returns the arguments of ssh for a connection to the port with a key.
 func (c *client) direct(port, key string, more ...string) []string {
 	c.t.Helper()
-	info := c.h.Must("doctor", "-o", "json")
+	info, _, _ := c.h.Run("doctor", "-o", "json") // it fails on a machine that lacks something
 	if !strings.Contains(info, "SHA256:") {
 		c.t.Errorf("doctor does not show the fingerprint of the server's key: %s", info)
 	}
