@@ -2,6 +2,7 @@
 
 import { call } from './api.js';
 import { button, h, sure, tabs } from './dom.js';
+import { openEditors } from './editors.js';
 import { load, openShell } from './shell.js';
 
 const mark = 'harvest-terminal'; // the last argument of a shell's command, before its name
@@ -42,7 +43,8 @@ export async function open(body, { sandbox, session }) {
     const all = tabs('Shells', Object.fromEntries(names.map((name) => [`shell-${name || '1'}`, label(name)])), (tab) => show(names.find((name) => `shell-${name || '1'}` === tab), false), (tab) => tab);
     const had = row.contains(document.activeElement);
     const more = button('New shell', add, { class: 'small', disabled: names.length >= most });
-    row.replaceChildren(...(names.length > 1 ? [all] : []), more, ...(names.length > 1 ? [button('End shell', remove, { class: 'small danger' })] : []));
+    row.replaceChildren(...(names.length > 1 ? [all] : []), more, ...(names.length > 1 ? [button('End shell', remove, { class: 'small danger' })] : []),
+      button('Open in an editor', () => openEditors(session?.id ?? id, session?.dir ?? '/'), { class: 'small' }));
     all.select(`shell-${shown || '1'}`);
     if (had) (names.length > 1 ? all.take : () => more.focus())();
   }

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
+	"github.com/RelevanceAI/harvest/test/host"
 )
 
 // TestPageTerminal checks that the terminal begins in the session's directory, follows the window, copies the
@@ -43,6 +44,7 @@ func TestPageTerminal(t *testing.T) {
 	b.until(screen + `.includes('after:130')`)
 	b.terminalFollows()
 	b.terminalCopies()
+	b.opensEditors(h)
 	box := h.Must("sandbox", "ls", "-o", "name")
 	h.Must("sandbox", "rm", box)
 	b.sees(".of-terminal [role=status]", "ended")
@@ -50,6 +52,28 @@ func TestPageTerminal(t *testing.T) {
 	b.sees(".of-terminal [role=status]", "The sandbox has ended.")
 	b.harmless()
 	b.leavesNoImages()
+}
+
+// opensEditors checks the addresses by which editors open the session's directory over SSH, and that the host in them
+// is one that ssh reaches.
+func (b *tab) opensEditors(h *host.Host) {
+	b.t.Helper()
+	b.click("button", "Open in an editor")
+	b.sees("dialog pre", "harvest ssh-config --install")
+	b.accessible("editors")
+	b.picture("editors")
+	id := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].id`)
+	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
+	at := id + ".harvest" + dir
+	links := b.value(`[...document.querySelectorAll('dialog .editors a')].map((a) => a.textContent + '=' + a.href).join()`)
+	if want := "VS Code=vscode://vscode-remote/ssh-remote+" + at + ",Cursor=cursor://vscode-remote/ssh-remote+" + at +
+		",Zed=zed://ssh/" + at; links != want {
+		b.t.Errorf("the editors are %s, want %s", links, want)
+	}
+	if got := strings.TrimSpace(h.Must("ssh", id, "--", "cd", dir, "&&", "pwd")); got != dir {
+		b.t.Errorf("ssh %s: %q", id, got)
+	}
+	b.click("dialog button", "Close")
 }
 
 // prompted waits until the shell reads the next line: before that it changes the mode of the terminal.
