@@ -142,6 +142,7 @@ const (
 	TypeEvents  = "text/event-stream"
 	TypeTar     = "application/x-tar"
 	TypeForm    = "multipart/form-data"
+	TypeURLForm = "application/x-www-form-urlencoded"
 )
 
 // Names of server-sent events.

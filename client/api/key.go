@@ -19,7 +19,7 @@ type KeyRequest struct {
 // Key is a key without its secret.
 type Key struct {
 	ID       string    `json:"id"`
-	Kind     string    `json:"kind"` // "key", or "ssh" for the public key of a user of SSH
+	Kind     string    `json:"kind"` // "key", "ssh" for the public key of a user of SSH, "oauth" for a client of MCP
 	Name     string    `json:"name"`
 	Account  string    `json:"account"`
 	Role     string    `json:"role"`

@@ -9,13 +9,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
+	"github.com/RelevanceAI/harvest/internal/server/authorize"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
 
 // strangers is the limit of requests without valid credentials, per second and address.
 const strangers = 20
+
+// signingIn is the limit of requests to the routes of OAuth, per second and address.
+const signingIn = 50
 
 type (
 	peerKey  struct{}
@@ -38,7 +43,7 @@ func (l localListener) Accept() (net.Conn, error) {
 // connContext records whether a connection is local, or for which request of MCP it is.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
 	if inner, ok := conn.(innerConn); ok {
-		return context.WithValue(ctx, innerKey{}, inner.peer)
+		return context.WithValue(context.WithValue(ctx, innerKey{}, inner.peer), innerUser{}, inner.user)
 	}
 	_, local := conn.(localConn)
 	return context.WithValue(ctx, localKey{}, local)
@@ -156,6 +161,9 @@ func (p peer) isOrigin(origin string) bool {
 // returns Unauthenticated if there is no valid credential, and Denied if a foreign page sends the cookie.
 func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	p := peerOf(r.Context())
+	if who, ok := r.Context().Value(innerUser{}).(account.Principal); ok && who.KeyID != "" {
+		return who, nil
+	}
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, key, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
@@ -165,7 +173,11 @@ func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 		if s.opts.Keys == nil {
 			return account.Principal{}, errors.Newf(errors.Unauthenticated, "this server has no keys")
 		}
-		return s.opts.Keys.Authenticate(r.Context(), account.APIKey, strings.TrimSpace(key))
+		key = strings.TrimSpace(key)
+		if account.IsAccess(key) {
+			return accessed(s.opts.Keys, r, key)
+		}
+		return s.opts.Keys.Authenticate(r.Context(), account.APIKey, key)
 	}
 	if p.local {
 		return account.Local(), nil
@@ -187,4 +199,25 @@ func (p peer) cookieName() string {
 		return "__Host-harvest"
 	}
 	return "harvest"
+}
+
+// accessed returns the caller with an access token of OAuth, which is for /mcp alone.
+func accessed(ring *account.Ring, r *http.Request, token string) (account.Principal, error) {
+	if r.URL.Path != api.MCP {
+		return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated,
+			"an access token of OAuth is for %s only", api.MCP), "send a key of \"harvest key create NAME\"")
+	}
+	return account.Access(r.Context(), ring, token)
+}
+
+// challenged returns err. If it means that a client of MCP must sign in, the response says where.
+func challenged(s *Server, w http.ResponseWriter, r *http.Request, err error) error {
+	if r.URL.Path != api.MCP || s.opts.Keys == nil || errors.KindOf(err) != errors.Unauthenticated {
+		return err
+	}
+	base, unknown := s.base(r)
+	if unknown == nil {
+		w.Header().Set("WWW-Authenticate", authorize.Challenge(base, r.Header.Get("Authorization") != ""))
+	}
+	return err
 }

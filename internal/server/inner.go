@@ -18,7 +18,7 @@ import (
 )
 
 // innerServer serves the Model Context Protocol. Its tools are a client of this server's own API: each of their
-// requests comes through a pipe, with the key and the address of the request of MCP. So rights, limits and the audit
+// requests comes through a pipe, with the key or the user, and the address, of the request of MCP. So rights, limits and the audit
 // log hold for tools as for all clients.
 type innerServer struct {
 	server  *Server
@@ -31,13 +31,16 @@ type innerServer struct {
 
 type (
 	innerKey    struct{}
+	innerUser   struct{} // of the context of a tool's request: the user whose client of OAuth uses the tool
 	innerClient struct{} // of a request's context: its client
 )
 
-// innerConn is a connection of a tool. peer is the sender of the request of MCP.
+// innerConn is a connection of a tool. peer is the sender of the request of MCP. If it has an access token of OAuth, user
+// is its principal: the token is not for other routes, and may expire before the tool is done.
 type innerConn struct {
 	net.Conn
 	peer peer
+	user account.Principal
 }
 
 // newInner returns the server of tools. It keeps nothing between requests: an environment is found by its name.
@@ -56,7 +59,7 @@ func newInner(s *Server) *innerServer {
 func (in *innerServer) routes() []edge.Route {
 	return []edge.Route{
 		{Method: "POST", Path: api.MCP, Handle: in.serve, Scope: account.Read, Raw: true,
-			Summary: "Model Context Protocol (streamable HTTP): tools for agents; needs a key as bearer token",
+			Summary: "Model Context Protocol (streamable HTTP): tools for agents; needs a key or a token of OAuth",
 			RawIn:   api.TypeJSON, RawOut: api.TypeEvents, Status: 200},
 		{Method: "GET", Path: api.MCP, Handle: in.refuse, Scope: account.Read,
 			Summary: "Refused: the server keeps no sessions of the Model Context Protocol", Status: 405},
@@ -74,21 +77,28 @@ func (in *innerServer) serve(w http.ResponseWriter, r *http.Request) error {
 	p := peerOf(r.Context())
 	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if scheme == "" && !p.local {
-		return errors.Remedy(errors.Newf(errors.Unauthenticated, "tools need a key, not the cookie of a browser"),
-			"send \"Authorization: Bearer hv_…\"; harvest key create makes a key")
+		return challenged(in.server, w, r, errors.Remedy(errors.Newf(errors.Unauthenticated,
+			"tools need a key, not the cookie of a browser"),
+			"send \"Authorization: Bearer hv_…\"; harvest key create makes a key"))
+	}
+	user := account.Principal{}
+	if who := edge.PrincipalOf(r.Context()); who.Kind == account.OAuth {
+		user, key = who, ""
 	}
 	in.once.Do(func() { go func() { _ = in.server.Serve(innerListener{in}) }() })
-	c := client.Through(func(ctx context.Context) (net.Conn, error) { return in.dial(ctx, p) }, strings.TrimSpace(key))
+	c := client.Through(func(ctx context.Context) (net.Conn, error) {
+		return in.dial(ctx, p, user)
+	}, strings.TrimSpace(key))
 	defer c.Close()
 	in.handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), innerClient{}, c)))
 	return nil
 }
 
 // dial connects a tool to the server.
-func (in *innerServer) dial(ctx context.Context, p peer) (net.Conn, error) {
+func (in *innerServer) dial(ctx context.Context, p peer, user account.Principal) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
-	case in.conns <- innerConn{far, p}:
+	case in.conns <- innerConn{far, p, user}:
 		return near, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

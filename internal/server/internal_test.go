@@ -84,7 +84,10 @@ func TestEveryRouteHasAScope(t *testing.T) {
 	t.Parallel()
 	everybody := []string{"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs,
 		"GET " + api.SignIn, "POST " + api.SignIn,
-		"GET " + api.SignInOIDC, "GET " + api.SignInBack}
+		"GET " + api.SignInOIDC, "GET " + api.SignInBack,
+		"GET " + api.OAuthResource, "GET " + api.OAuthResourceMCP, "GET " + api.OAuthServer,
+		"POST " + api.OAuthRegister, "GET " + api.OAuthAuthorize, "POST " + api.OAuthAuthorize,
+		"POST " + api.OAuthToken, "POST " + api.OAuthRevoke}
 	// Every browser may sign out. Tools change things by requests of their own, each with its own scope.
 	reading := []string{"POST " + api.SignOut, "POST " + api.MCP}
 	for _, rt := range New(t.Context(), Options{}).routes() {

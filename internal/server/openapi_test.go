@@ -112,6 +112,13 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 			}
 			// Exactly the routes that the document lists as public are public.
 			url := strings.NewReplacer("{id}", "x", "{name}", "x", "{port}", "1", "{path}", "x").Replace(path)
+			if strings.HasPrefix(path, "/oauth/") { // errors in the form of OAuth
+				resp, _ := stranger.do(strings.ToUpper(method), url, "")
+				if resp.StatusCode != http.StatusBadRequest {
+					t.Errorf("%s %s: %s", method, path, resp.Status)
+				}
+				continue
+			}
 			got := stranger.status(strings.ToUpper(method), url, "")
 			if open := op.Security != nil; open == (got == http.StatusUnauthorized ||
 				got == http.StatusTooManyRequests) && path != api.SignIn {

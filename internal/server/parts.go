@@ -1,6 +1,11 @@
 package server
 
 import (
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/internal/base/account"
+	"github.com/RelevanceAI/harvest/internal/server/authorize"
 	"github.com/RelevanceAI/harvest/internal/server/files"
 	"github.com/RelevanceAI/harvest/internal/server/images"
 	"github.com/RelevanceAI/harvest/internal/server/inbox"
@@ -25,6 +30,7 @@ type parts struct {
 	sessions  *sessions.Service
 	repos     *repos.Service
 	inbox     *inbox.Service
+	authorize *authorize.Service
 }
 
 // openParts gives each part its dependencies from the options.
@@ -41,7 +47,35 @@ func (s *Server) openParts() parts {
 		schedules: &schedules.Service{Settings: s.settings, Schedules: o.Schedules},
 		sessions: &sessions.Service{Settings: s.settings, Sessions: o.Sessions, Volumes: o.Volumes,
 			Events: s.streamEvents},
-		repos: &repos.Service{Settings: s.settings, Repos: o.Repos, Events: s.streamEvents},
-		inbox: &inbox.Service{Settings: s.settings, Box: o.Inbox, Events: s.streamEvents},
+		repos:     &repos.Service{Settings: s.settings, Repos: o.Repos, Events: s.streamEvents},
+		inbox:     &inbox.Service{Settings: s.settings, Box: o.Inbox, Events: s.streamEvents},
+		authorize: openAuthorize(s),
+	}
+}
+
+// openAuthorize returns the authorization server for clients of MCP.
+func openAuthorize(s *Server) *authorize.Service {
+	provider := ""
+	if s.opts.OIDC != nil {
+		provider = api.SignInOIDC
+	}
+	return &authorize.Service{
+		Ring: s.opts.Keys, Key: s.settings.Key, Base: s.base, OIDC: provider,
+		Caller: func(r *http.Request) (account.Principal, error) {
+			cookie, err := r.Cookie(peerOf(r.Context()).cookieName())
+			if err != nil {
+				return account.Principal{}, s.errSignIn()
+			}
+			return s.opts.Keys.Authenticate(r.Context(), account.SignIn, cookie.Value)
+		},
+		OwnPage: func(r *http.Request) error { return peerOf(r.Context()).checkSite(r) },
+		Limit: func(w http.ResponseWriter, r *http.Request) error {
+			return s.limits.Allow(w, "oauth "+peerOf(r.Context()).addr.String(), signingIn)
+		},
+		Audit: func(r *http.Request, who account.Principal) {
+			if v := visitOf(r.Context()); v != nil {
+				v.who = who
+			}
+		},
 	}
 }

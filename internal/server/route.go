@@ -17,7 +17,7 @@ func (s *Server) routes() []edge.Route {
 	return slices.Concat(p.sandboxes.Routes(), p.volumes.Routes(), p.images.Routes(), s.systemRoutes(),
 		p.secrets.Routes(), p.logins.Routes(), p.schedules.Routes(), p.sessions.Routes(), p.inbox.Routes(),
 		p.repos.Routes(), s.modalRoutes(), p.files.Routes(), s.linkRoutes(), sshRoutes(s), s.oidcRoutes(),
-		s.inner.routes(), s.proxyRoutes())
+		s.inner.routes(), p.authorize.Routes(), s.proxyRoutes())
 }
 
 func (s *Server) systemRoutes() []edge.Route {
@@ -110,7 +110,7 @@ func (s *Server) guarded(rt edge.Route) edge.Handler {
 			if limit := s.limits.Allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}
-			return err
+			return challenged(s, w, r, err)
 		}
 		w.Header().Set(api.HeaderVersion, s.opts.Version)
 		w.Header().Set("Cache-Control", "no-store") // unless the route sets it

@@ -113,13 +113,14 @@ type Kind string
 const (
 	APIKey Kind = "key"
 	SignIn Kind = "sign-in"
-	Link   Kind = "link" // to one port of one sandbox
-	SSHKey Kind = "ssh"  // a public key, whose owner proves it by the protocol of SSH
+	Link   Kind = "link"  // to one port of one sandbox
+	SSHKey Kind = "ssh"   // a public key, whose owner proves it by the protocol of SSH
+	OAuth  Kind = "oauth" // a client of OAuth that acts for a user, such as an agent that uses /mcp
 )
 
 // Key is the record of a key, a sign-in or a link. It has only a hash of the secret; the secret is not stored.
 type Key struct {
-	ID       string    `json:"id"` // "key_", "ssh_", "sig_" or "lnk_" and a ULID
+	ID       string    `json:"id"` // "key_", "ssh_", "oau_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`
 	Account  string    `json:"account"`
 	Name     string    `json:"name,omitempty"`

@@ -17,6 +17,9 @@ type shelf struct {
 }
 
 func (s *shelf) InsertKey(_ context.Context, k Key) error {
+	if slices.ContainsFunc(s.keys, func(one Key) bool { return one.Hash == k.Hash }) {
+		return NameTaken(k.Name)
+	}
 	s.keys = append(s.keys, k)
 	return s.err
 }
@@ -37,6 +40,7 @@ func (s *shelf) Keys(ctx context.Context, owner string, kind Kind) ([]Key, error
 			found = append(found, k)
 		}
 	}
+	slices.Reverse(found)
 	return found, errors.Join(s.err, ctx.Err())
 }
 

@@ -122,16 +122,16 @@ func (r *Ring) insert(ctx context.Context, k Key) error {
 	return errors.Join(errRevoked(), r.store.DeleteKey(context.WithoutCancel(ctx), k.ID))
 }
 
-// revokeMade revokes the sign-ins and links that were made with a key, and those made with them: they act for
+// revokeMade revokes the sign-ins, links and grants that were made with a key, and those made with them: they act for
 // that key. Keys that an admin made with it stay, because they belong to other users; they expire no later than
 // the key would have.
 func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 	var all error
-	for _, kind := range []Kind{SignIn, Link} {
+	for _, kind := range []Kind{SignIn, Link, OAuth, access, refresh} {
 		made, err := r.store.Keys(ctx, by.Account, kind)
 		all = errors.Join(all, err)
 		for _, k := range made {
-			if k.MadeBy != by.ID {
+			if k.MadeBy != by.ID && (k.Kind != OAuth || k.Subject != by.ID) {
 				continue
 			}
 			if err := r.store.DeleteKey(ctx, k.ID); err != nil && errors.KindOf(err) != errors.NotFound {

@@ -20,7 +20,7 @@ import (
 // Store keeps keys and sign-ins. Package store has one on SQLite and one in memory; package storetest proves them.
 type Store interface {
 	// InsertKey records a new key. Conflict if the account already has a key of that kind and name, unless the
-	// name is "".
+	// name is "", or if a key with that hash exists.
 	InsertKey(ctx context.Context, k Key) error
 	// KeyByHash returns the key with that hash, or NotFound.
 	KeyByHash(ctx context.Context, hash string) (Key, error)
@@ -182,7 +182,11 @@ func (r *Ring) List(ctx context.Context, by Principal, everyone bool) ([]Key, er
 		return nil, err
 	}
 	public, err := r.list(ctx, by, everyone, SSHKey)
-	all := append(keys, public...)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := r.list(ctx, by, everyone, OAuth)
+	all := slices.Concat(keys, public, clients)
 	slices.SortFunc(all, func(a, b Key) int { return b.Created.Compare(a.Created) })
 	return all, err
 }

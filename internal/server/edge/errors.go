@@ -83,7 +83,7 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	rc := http.NewResponseController(w)
 	// Without full duplex, net/http reads a part of the body before it answers, and closes the connection soon after.
 	_ = rc.EnableFullDuplex()
-	if p.Status == http.StatusUnauthorized {
+	if p.Status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="harvest"`)
 	}
 	w.Header().Set("Content-Type", api.TypeProblem)

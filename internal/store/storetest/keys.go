@@ -74,6 +74,11 @@ func keyNames(t *testing.T, s account.Store) {
 	if err := s.InsertKey(t.Context(), key("key_5", "acme", "n")); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a name twice: %v", err)
 	}
+	same := key("key_6", "other", "")
+	same.Hash = key("key_1", "acme", "n").Hash
+	if err := s.InsertKey(t.Context(), same); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("a hash twice: %v", err)
+	}
 }
 
 func keyLists(t *testing.T, s account.Store) {
