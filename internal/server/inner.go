@@ -18,8 +18,8 @@ import (
 )
 
 // innerServer serves the Model Context Protocol. Its tools are a client of this server's own API: each of their
-// requests comes through a pipe, with the key or the user, and the address, of the request of MCP. So rights, limits and the audit
-// log hold for tools as for all clients.
+// requests comes through a pipe, with the address and the key, or the user, of the request of MCP. So rights, limits
+// and the audit log hold for tools as for all clients.
 type innerServer struct {
 	server  *Server
 	handler *sdk.StreamableHTTPHandler
@@ -35,8 +35,8 @@ type (
 	innerClient struct{} // of a request's context: its client
 )
 
-// innerConn is a connection of a tool. peer is the sender of the request of MCP. If it has an access token of OAuth, user
-// is its principal: the token is not for other routes, and may expire before the tool is done.
+// innerConn is a connection of a tool. peer is the sender of the request of MCP. If it has an access token of OAuth,
+// user is its principal: the token is not for other routes, and may expire before the tool is done.
 type innerConn struct {
 	net.Conn
 	peer peer

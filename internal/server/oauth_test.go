@@ -429,7 +429,8 @@ func TestOnlyTheUserAllows(t *testing.T) {
 	u.cookie, u.key = oauthSignIn(w), ""
 	resp, _ := u.submit(form, "deny")
 	if to, err := resp.Location(); err != nil || !strings.HasPrefix(to.String(), callback+"?") ||
-		to.Query().Get("error") != "access_denied" || to.Query().Get("code") != "" || to.Query().Get("state") != u.state {
+		to.Query().Get("error") != "access_denied" || to.Query().Get("code") != "" ||
+		to.Query().Get("state") != u.state {
 		t.Errorf("denied: %s %v", resp.Status, to)
 	}
 	// A client gets no more than its user has.
@@ -605,8 +606,8 @@ func TestOAuthIsAudited(t *testing.T) {
 	}
 	log := w.audit.String()
 	for _, text := range []string{`"path":"/oauth/register"`, `"account":"personal","key_id":"` + keys[0].ID +
-		`","address":"127.0.0.1","method":"POST","path":"/oauth/authorize","status":303`, `"path":"/oauth/token"`, `"path":"/oauth/revoke"`,
-		`"key_id":"oau_`} {
+		`","address":"127.0.0.1","method":"POST","path":"/oauth/authorize","status":303`, `"path":"/oauth/token"`,
+		`"path":"/oauth/revoke"`, `"key_id":"oau_`} {
 		if !strings.Contains(log, text) {
 			t.Errorf("no %s in %s", text, log)
 		}

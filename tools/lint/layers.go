@@ -259,6 +259,8 @@ var rows = []row{
 		"image", "modal/...", "store/dicts", "store/records"}, "modal is a second face of the core beside server"},
 
 	{"server/edge", []string{"base/account", "client/api"}, "the base of handlers knows no subject; pass values to it"},
+	{"server/authorize", []string{"base/account", "client/api", "server/edge"},
+		"it knows OAuth and accounts; server gives it what it needs of a request"},
 	{"server/openapi", []string{"client/api", "server/edge"}, "the description is made from routes alone"},
 	{"server/files", []string{"base/account", "base/tarfs", "client/api", "fleet", "server/edge"}, handlersHint},
 	{"server/images", []string{"base/account", "base/secret", "client/api", "fleet", "image", "server/edge"},

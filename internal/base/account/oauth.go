@@ -33,8 +33,8 @@ const (
 	grantLife = 30 * 24 * time.Hour
 	// AccessLife is the lifetime of an access token.
 	AccessLife = time.Hour
-	// refreshGrace is how long a used refresh token returns the same successor: the client may have lost the answer, and
-	// processes of one client share a token.
+	// refreshGrace is how long a used refresh token returns the same successor: the client may have lost the answer,
+	// and processes of one client share a token.
 	refreshGrace   = time.Minute
 	grantsAtMost   = 100 // per account
 	accessesAtMost = 8   // per grant

@@ -65,7 +65,8 @@ func TestGrants(t *testing.T) {
 		t.Errorf("a refresh token gives access: %v", err)
 	}
 	keys, err := r.List(t.Context(), Local(), false)
-	if err != nil || len(keys) != 2 || keys[1].Kind != OAuth || !strings.HasPrefix(keys[1].Name, "Claude-Code-harvest-") {
+	if err != nil || len(keys) != 2 || keys[1].Kind != OAuth ||
+		!strings.HasPrefix(keys[1].Name, "Claude-Code-harvest-") {
 		t.Errorf("%+v, %v", keys, err)
 	}
 	if err := r.Revoke(t.Context(), Local(), keys[1].Name); err != nil {
@@ -82,8 +83,8 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-// TestRefreshTokensRotate checks that a refresh token is valid once, and that a repeated one ends the grant, also if the
-// token is so old that its record is gone.
+// TestRefreshTokensRotate checks that a refresh token is valid once, and that a repeated one ends the grant, also if
+// the token is so old that its record is gone.
 func TestRefreshTokensRotate(t *testing.T) {
 	t.Parallel()
 	for name, later := range map[string]int{"the last token": 1, "an older token": 3} {
@@ -93,7 +94,8 @@ func TestRefreshTokensRotate(t *testing.T) {
 		for range later {
 			*now = now.Add(30 * time.Minute)
 			next, err := renewed(t, r, last)
-			if err != nil || next.Refresh == last.Refresh || !works(t, r, next) || next.Grant.KeyID != first.Grant.KeyID {
+			if err != nil || next.Refresh == last.Refresh || !works(t, r, next) ||
+				next.Grant.KeyID != first.Grant.KeyID {
 				t.Fatalf("%s: %+v, %v", name, next, err)
 			}
 			last = next

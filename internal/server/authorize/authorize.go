@@ -79,7 +79,8 @@ func scopes() []string {
 // Challenge returns the value of WWW-Authenticate for a request to /mcp without a valid token. base is the server's
 // address; invalid is set if the request has a token.
 func Challenge(base string, invalid bool) string {
-	text := `Bearer resource_metadata="` + base + api.OAuthResourceMCP + `", scope="` + strings.Join(scopes(), " ") + `"`
+	text := `Bearer resource_metadata="` + base + api.OAuthResourceMCP + `", scope="` +
+		strings.Join(scopes(), " ") + `"`
 	if invalid {
 		text += `, error="invalid_token"`
 	}

@@ -67,21 +67,23 @@ func TestRedirects(t *testing.T) {
 
 func TestRegistrations(t *testing.T) {
 	t.Parallel()
+	const metadata, redirect = "invalid_client_metadata", "invalid_redirect_uri"
+	many := `{"redirect_uris":[` + strings.Repeat(`"https://a.example/",`, 10) + `"https://a.example/"]}`
 	for text, code := range map[string]string{
 		`{"redirect_uris":["https://a.example/"]}`:                                          "",
 		`{"redirect_uris":["https://a.example/"],"grant_types":["authorization_code","x"]}`: "",
-		`{"redirect_uris":["https://a.example/"],"grant_types":["client_credentials"]}`:     "invalid_client_metadata",
-		`{"redirect_uris":["https://a.example/"],"response_types":["token"]}`:               "invalid_client_metadata",
-		`{"redirect_uris":"https://a.example/"}`:                                            "invalid_client_metadata",
-		`{"redirect_uris":["https://a.example/"],"client_name":1}`:                          "invalid_client_metadata",
-		"{\"redirect_uris\":[\"https://a.example/\"],\"client_name\":\"\xff\"}":             "invalid_client_metadata",
-		``:                     "invalid_client_metadata",
-		`[]`:                   "invalid_client_metadata",
-		`{`:                    "invalid_client_metadata",
-		`{}`:                   "invalid_redirect_uri",
-		`{"redirect_uris":[]}`: "invalid_redirect_uri",
-		`{"redirect_uris":["https://a.example/","javascript:x"]}`:                                     "invalid_redirect_uri",
-		`{"redirect_uris":[` + strings.Repeat(`"https://a.example/",`, 10) + `"https://a.example/"]}`: "invalid_redirect_uri",
+		`{"redirect_uris":["https://a.example/"],"grant_types":["client_credentials"]}`:     metadata,
+		`{"redirect_uris":["https://a.example/"],"response_types":["token"]}`:               metadata,
+		`{"redirect_uris":"https://a.example/"}`:                                            metadata,
+		`{"redirect_uris":["https://a.example/"],"client_name":1}`:                          metadata,
+		"{\"redirect_uris\":[\"https://a.example/\"],\"client_name\":\"\xff\"}":             metadata,
+		``:                     metadata,
+		`[]`:                   metadata,
+		`{`:                    metadata,
+		`{}`:                   redirect,
+		`{"redirect_uris":[]}`: redirect,
+		`{"redirect_uris":["https://a.example/","javascript:x"]}`: redirect,
+		many: redirect,
 	} {
 		_, err := decodeClient([]byte(text))
 		var f *failure

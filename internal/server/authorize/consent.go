@@ -16,12 +16,12 @@ import (
 
 // authorizeQuery describes the parameters of the page.
 const authorizeQuery = "response_type: code; client_id: id of the client; redirect_uri: one of the client's; " +
-	"code_challenge: challenge of PKCE; code_challenge_method: S256; scope: some of read, write and exec (default: all " +
-	"of the user's); resource: address of /mcp; state: returned to the client"
+	"code_challenge: challenge of PKCE; code_challenge_method: S256; scope: some of read, write and exec (default: " +
+	"all of the user's); resource: address of /mcp; state: returned to the client"
 
 // parameters are those that the page passes on to its form.
-var parameters = []string{"response_type", "client_id", "redirect_uri", "code_challenge", "code_challenge_method", "scope",
-	"resource", "state"}
+var parameters = []string{"response_type", "client_id", "redirect_uri", "code_challenge", "code_challenge_method",
+	"scope", "resource", "state"}
 
 // question is a valid request of a client for an answer of the user.
 type question struct {
@@ -115,14 +115,15 @@ button.other{background:none;color:var(--accent)}.error{font-weight:600}</style>
 {{else}}<h1>Let “{{.Client}}” use Harvest for you?</h1>
 <p>It may use the tools of this server{{if .Account}} in the account <b>{{.Account}}</b>{{end}}, with the scopes:
 {{range $i, $s := .Scopes}}{{if $i}}, {{end}}{{$s}}{{end}}. The answer goes to <b>{{.Host}}</b>.</p>
-<p class="soft">The name is the client's own, and nobody has checked it. Allow it only if you have just asked a program to
-sign in.</p>
+<p class="soft">The client has chosen this name itself, and it is not verified. Allow it only if you have just asked a
+program to sign in.</p>
 {{if .Error}}<p class="error" role="alert">{{.Error}}</p>{{end}}
 <form method="post" action="?">{{range .Hidden}}<input type="hidden" name="{{.Name}}" value="{{.Value}}">{{end}}
 {{if not .Account}}<label for="key">Your API key</label>
 <input id="key" name="key" type="password" autocomplete="off" spellcheck="false" placeholder="hv_…">
 <p class="soft">If this browser is signed in to Harvest, <a id="again" href="{{.Here}}">use that</a> instead.
-{{if .OIDC}}Or <a href="{{.OIDC}}" target="_blank" rel="noopener">sign in with your provider</a> first.{{end}}</p>{{end}}
+{{if .OIDC}}To sign in with your provider, <a href="{{.OIDC}}" target="_blank" rel="noopener">open this page</a>
+first.{{end}}</p>{{end}}
 <button id="allow" name="decision" value="allow">Allow</button>
 <button class="other" name="decision" value="deny" formnovalidate>Deny</button></form>{{end}}</main></body></html>`))
 
@@ -247,8 +248,8 @@ func (s *Service) decide(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.refuse(w, r, q, err)
 	}
-	text, err := s.keep(&code{by: who, clientID: in.get("client_id"), client: q.client, redirect: in.get("redirect_uri"),
-		challenge: in.get("code_challenge"), scopes: allowed})
+	text, err := s.keep(&code{by: who, clientID: in.get("client_id"), client: q.client,
+		redirect: in.get("redirect_uri"), challenge: in.get("code_challenge"), scopes: allowed})
 	if err != nil {
 		return err
 	}

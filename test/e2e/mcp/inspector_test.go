@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -13,18 +14,21 @@ import (
 	"github.com/RelevanceAI/harvest/test/host"
 )
 
-// inspector returns the command line of the MCP inspector, which uses the official SDK for TypeScript.
-func inspector(t *testing.T) string {
+// installing is held while packages are installed.
+var installing sync.Mutex
+
+// npmProgram installs the packages of a directory of testdata, and returns the directory in which they are.
+func npmProgram(t *testing.T, name string) string {
 	t.Helper()
-	testenv.RequireTool(t, "node", "nodejs")
 	npm := testenv.RequireTool(t, "npm", "npm")
-	dir := testenv.Cache(t, "mcp-inspector", "test/e2e/mcp/testdata/inspector")
-	program := filepath.Join(dir, "node_modules", ".bin", "mcp-inspector-cli")
+	installing.Lock()
+	defer installing.Unlock()
+	dir := testenv.Cache(t, "mcp-"+name, "test/e2e/mcp/testdata/"+name)
 	if _, err := os.Stat(filepath.Join(dir, "ready")); err == nil {
-		return program
+		return dir
 	}
 	err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700),
-		os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "inspector"))))
+		os.CopyFS(dir, os.DirFS(filepath.Join("testdata", name))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,11 +38,19 @@ func inspector(t *testing.T) string {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
-	// The program reads its version from the package that it is usually a part of.
-	testenv.WriteFile(t, filepath.Join(dir, "node_modules", "@modelcontextprotocol", "package.json"),
-		[]byte(`{"name":"@modelcontextprotocol/inspector","version":"1.0.3"}`))
 	testenv.WriteFile(t, filepath.Join(dir, "ready"), nil)
-	return program
+	return dir
+}
+
+// inspector returns the command line of the MCP inspector, which uses the official SDK for TypeScript.
+func inspector(t *testing.T) string {
+	t.Helper()
+	testenv.RequireTool(t, "node", "nodejs")
+	modules := filepath.Join(npmProgram(t, "inspector"), "node_modules")
+	// The program reads its version from the package that it is usually a part of.
+	testenv.WriteFile(t, filepath.Join(modules, "@modelcontextprotocol", "package.json"),
+		[]byte(`{"name":"@modelcontextprotocol/inspector","version":"1.0.3"}`))
+	return filepath.Join(modules, ".bin", "mcp-inspector-cli")
 }
 
 // TestInspector has the MCP inspector list and call tools, prompts and resources, over stdio and over HTTP.

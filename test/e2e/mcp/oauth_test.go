@@ -27,7 +27,9 @@ var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value=
 // client to which the page leads.
 func allow(t *testing.T, page, key string) *url.URL {
 	t.Helper()
-	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	do := func(method, body string, header ...string) (*http.Response, string) {
 		req, err := http.NewRequestWithContext(t.Context(), method, page, strings.NewReader(body))
 		if err != nil {
@@ -116,7 +118,8 @@ func TestClaudeCodeSignsIn(t *testing.T) {
 	}
 }
 
-// login signs Claude Code in: the user opens the address that it prints, and pastes the one that the browser shows then.
+// login signs Claude Code in: the user opens the address that it prints, and pastes the one that the browser then
+// shows.
 func login(t *testing.T, cmd *exec.Cmd, key string) {
 	t.Helper()
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 10_000})
