@@ -19,12 +19,15 @@ import (
 func (c commands) keyCommand() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "key",
-		Short: "Manage API keys, and keys of SSH",
+		Short: "Manage API keys, keys of SSH, and clients of MCP",
 		Long: `API keys let programs and other machines use a server over TCP. Set HARVEST_URL and HARVEST_API_KEY
 there. On the server's own machine, the owner of the data directory needs no key.
 
 A key of SSH is a public key. It lets its owner connect to sandboxes with any client of SSH, if the
-server listens for them (server.ssh_listen).`,
+server listens for them (server.ssh_listen).
+
+A key of the kind oauth is a client of MCP that a user has allowed to use the server's address /mcp.
+Revoking it signs the client out.`,
 		Example: `  export HARVEST_API_KEY=$(harvest key create laptop --quiet)
   harvest key create ci --scope read --scope exec --expires 720h
   harvest key add-ssh ~/.ssh/id_ed25519.pub
