@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -616,6 +617,48 @@ func TestOAuthIsAudited(t *testing.T) {
 		again.RefreshToken, u.verifier} {
 		if strings.Contains(log, secret) {
 			t.Error("a secret is in the audit log")
+		}
+	}
+}
+
+// TestTokensOfConcurrentRequests checks that processes of one client that refresh at the same time get the same refresh
+// token, and that of many requests with one code none keeps its access.
+func TestTokensOfConcurrentRequests(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	u := newOAuth(t, w)
+	u.cookie = oauthSignIn(w)
+	token, code := u.tokens(), u.code()
+	const many = 8
+	refreshed, exchanged := make([]*oauth2.Token, many), make([]*oauth2.Token, many)
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			var err error
+			if refreshed[i], err = u.refresh(token.RefreshToken); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			var err error
+			if exchanged[i], err = u.exchange(code); err != nil && !isOAuth(err, "invalid_grant") {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for i := range many {
+		if refreshed[i] == nil || refreshed[i].RefreshToken != refreshed[0].RefreshToken {
+			t.Fatalf("%d has another refresh token", i)
+		}
+		if resp, _ := u.with(refreshed[i]).tool("environment_list", "{}"); resp.StatusCode != 200 {
+			t.Errorf("%d: refreshed: %s", i, resp.Status)
+		}
+		if exchanged[i] == nil {
+			continue
+		}
+		if resp, _ := u.with(exchanged[i]).tool("environment_list", "{}"); resp.StatusCode != 401 {
+			t.Errorf("%d: a code that was used twice: %s", i, resp.Status)
 		}
 	}
 }
