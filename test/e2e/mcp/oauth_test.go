@@ -100,7 +100,7 @@ func TestClaudeCodeSignsIn(t *testing.T) {
 	}
 	says("Added", "mcp", "add", "--transport", "http", "harvest", "http://"+address+"/mcp")
 	says("Needs authentication", "mcp", "list")
-	login(t, claude("mcp", "login", "harvest", "--no-browser"), key)
+	login(t, claude("mcp", "login", "harvest", "--no-browser"), key, true)
 	says("Connected", "mcp", "list")
 	stop()
 	stop = h.UpUntil("--listen", address)
@@ -118,9 +118,9 @@ func TestClaudeCodeSignsIn(t *testing.T) {
 	}
 }
 
-// login signs Claude Code in: the user opens the address that it prints, and pastes the one that the browser then
-// shows.
-func login(t *testing.T, cmd *exec.Cmd, key string) {
+// login signs a program in: the user opens the address that it prints. Either the browser reaches the program at the
+// end, or the user pastes the address that the browser then shows.
+func login(t *testing.T, cmd *exec.Cmd, key string, paste bool) {
 	t.Helper()
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 10_000})
 	if err != nil {
@@ -129,22 +129,32 @@ func login(t *testing.T, cmd *exec.Cmd, key string) {
 	defer terminal.Close()
 	var said strings.Builder
 	page := regexp.MustCompile(`http://[^\s\x1b\a]+/oauth/authorize\?[^\s\x1b\a]+`)
-	pasted := false
+	opened := false
 	for buffer := make([]byte, 64<<10); ; {
 		n, err := terminal.Read(buffer)
 		said.Write(buffer[:n])
-		if found := page.FindString(said.String()); found != "" && !pasted && strings.Contains(said.String(), "aste") {
-			pasted = true
+		found := page.FindString(said.String())
+		switch {
+		case found == "" || opened || paste && !strings.Contains(said.String(), "aste"):
+		case paste:
+			opened = true
 			if _, err := io.WriteString(terminal, allow(t, found, key).String()+"\r"); err != nil {
 				t.Error(err)
 			}
+		default:
+			opened = true
+			resp, err := http.Get(allow(t, found, key).String())
+			if err != nil {
+				t.Fatalf("the program's own address: %v", err)
+			}
+			resp.Body.Close()
 		}
 		if err != nil { // EIO at the end of the process
 			break
 		}
 	}
-	if err := cmd.Wait(); err != nil || !pasted {
-		t.Fatalf("claude mcp login: %v: %s", err, &said)
+	if err := cmd.Wait(); err != nil || !opened {
+		t.Fatalf("%q: %v: %s", cmd.Args, err, &said)
 	}
 }
 
@@ -190,5 +200,41 @@ func TestTypeScriptClientSignsIn(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOtherAgentsSignIn has Codex and OpenCode sign in. They wait for the browser at an address of their own.
+func TestOtherAgentsSignIn(t *testing.T) {
+	testenv.Long(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	address := h.Up() + "/mcp"
+	key := h.Must("key", "create", "laptop", "--quiet")
+	for name, c := range map[string]struct {
+		program, list string
+		args          []string
+		file, content string
+	}{
+		"Codex": {host.Codex(t), "OAuth", []string{"mcp", "login", "harvest"}, ".codex/config.toml",
+			"[mcp_servers.harvest]\nurl = \"" + address + "\"\n"},
+		"OpenCode": {host.OpenCode(t), "connected", []string{"mcp", "auth", "harvest"},
+			".config/opencode/opencode.json",
+			`{"mcp":{"harvest":{"type":"remote","url":"` + address + `"}}}`},
+	} {
+		home := testenv.DataDir(t)
+		testenv.WriteFile(t, filepath.Join(home, c.file), []byte(c.content))
+		command := func(args ...string) *exec.Cmd {
+			cmd := exec.CommandContext(t.Context(), c.program, args...)
+			cmd.Dir = home
+			cmd.Env = append(testenv.CleanEnv(), "HOME="+home, "PWD="+home, "BROWSER=true",
+				"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1")
+			return cmd
+		}
+		login(t, command(c.args...), key, false)
+		if out, err := command("mcp", "list").CombinedOutput(); err != nil || !strings.Contains(string(out), c.list) {
+			t.Errorf("%s lacks %q: %v: %s", name, c.list, err, out)
+		}
+		if ls := h.Must("key", "ls"); !strings.Contains(ls, " "+name+"-") {
+			t.Errorf("no %s in: %s", name, ls)
+		}
 	}
 }
