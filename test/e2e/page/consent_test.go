@@ -15,9 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/test/host"
 )
 
-// TestConsentPage has a real browser allow a client of OAuth: with a key, with the browser's sign-in, and from a page of
-// another site, whose requests have no cookie. The browser follows the redirect to the client, and the page of another
-// site cannot submit the form.
+// TestConsentPage has a real browser allow a client of OAuth: with a key, with the browser's sign-in, and from a page
+// of another site, whose requests have no cookie. The browser follows the redirect to the client, and the page of
+// another site cannot submit the form.
 func TestConsentPage(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "gvisor", host.GVisor(t))
