@@ -65,7 +65,8 @@ func (b *tab) opensEditors(h *host.Host) {
 	id := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].id`)
 	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
 	at := id + ".harvest" + dir
-	links := b.value(`[...document.querySelectorAll('dialog .editors a')].map((a) => a.textContent + '=' + a.href).join()`)
+	links := b.value(`[...document.querySelectorAll('dialog .editors a')]
+		.map((a) => a.textContent + '=' + a.href).join()`)
 	if want := "VS Code=vscode://vscode-remote/ssh-remote+" + at + ",Cursor=cursor://vscode-remote/ssh-remote+" + at +
 		",Zed=zed://ssh/" + at; links != want {
 		b.t.Errorf("the editors are %s, want %s", links, want)
