@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"html"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -333,6 +334,14 @@ func TestOAuthDiscovery(t *testing.T) {
 		if resp.StatusCode != want || want == 200 && got.Issuer != "http://harvest.example" {
 			t.Errorf("%s: %s %+v", host, resp.Status, got)
 		}
+	}
+	behind := start(t, func(o *server.Options) {
+		o.Names, o.Proxies = []string{"harvest.example"}, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	}).stranger()
+	resp, body := behind.do("GET", api.OAuthResourceMCP, "", "X-Forwarded-For", "192.0.2.1", "X-Forwarded-Proto",
+		"https", "X-Forwarded-Host", "harvest.example")
+	if got := parse[api.OAuthResourceInfo](t, body); got.Resource != "https://harvest.example/mcp" {
+		t.Errorf("behind a proxy: %s %+v", resp.Status, got)
 	}
 	start(t, func(o *server.Options) { o.Keys = nil }).want(501, "GET", api.OAuthServer, "")
 }
