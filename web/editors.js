@@ -17,7 +17,7 @@ export function openEditors(name, dir) {
     h('p', null, 'Once, on your machine, with the command line of Harvest:'), line('harvest ssh-config --install'),
     h('p', { class: 'meta' }, `It must use this server: HARVEST_URL=${location.origin}, and HARVEST_API_KEY, unless the server runs on that machine.`),
     h('p', null, 'Then open the files here, where the agent works:'),
-    h('div', { class: 'row editors' }, Object.entries(links).map(([editor, link], i) => h('a', { class: i === 0 ? 'button primary' : 'button', href: link.replace('{at}', at) }, editor))),
+    h('div', { class: 'row editors' }, Object.entries(links).map(([editor, link], i) => h('a', { class: i === 0 ? 'button primary' : 'button', href: link.replace('{at}', () => at) }, editor))),
     h('p', null, 'Other programs, such as rsync and git, know the same host:'), line(`ssh ${host}`),
     h('div', { class: 'row' }, button('Close', () => el.close())));
 }

@@ -145,7 +145,8 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 			x.set.sandbox.Save(ctx)
 		case <-overdue:
 			reason := "its time limit of " + x.deadline.Sub(x.started).String() + " was reached"
-			x.exceed(reason)
+			x.exceed(ctx, reason)
+			recorded = true
 			kill(reason)
 		case <-canceled:
 			if x.attached {
@@ -162,13 +163,15 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 	}
 }
 
-// exceed notes that the time limit of the command ends it, also for the Executions that are attached to it.
-func (x *Execution) exceed(reason string) {
+// exceed records that the time limit of the command ends it, for the Executions that are attached to it and for the
+// next server.
+func (x *Execution) exceed(ctx context.Context, reason string) {
 	x.result.TimedOut = true
 	x.set.mu.Lock()
-	defer x.set.mu.Unlock()
 	x.set.remember(record.Command{ID: x.ID(), Deadline: x.deadline, Overdue: reason, Detached: x.detached,
 		Background: x.background})
+	x.set.mu.Unlock()
+	x.set.sandbox.Save(ctx)
 }
 
 func (x *Execution) kill(ctx context.Context) {
