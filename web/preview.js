@@ -10,13 +10,22 @@ export async function open(body, { sandbox }) {
     body.replaceChildren(h('p', null, 'There is no sandbox yet.'));
     return undefined;
   }
-  const port = h('input', { type: 'number', min: '1', max: '65535', step: '1', value: '8000', required: true });
+  const box = await call('GET', `v1/sandboxes/${id}`).catch(() => ({})); // without its ports, one can be typed
+  const ports = box.ports ?? [];
+  const port = h('input', { type: 'number', min: '1', max: '65535', step: '1', value: String(ports[0] ?? 8000), required: true });
   const path = h('input', { type: 'text', value: '/', autocomplete: 'off', spellcheck: 'false' });
   const error = h('div');
   const frame = h('div', { class: 'frame' });
   const outside = h('span');
   let link = null;
-  const form = h('form', { class: 'inline' }, field('Port', port), field('Path', path), h('button', { type: 'submit', class: 'primary' }, 'Open'), outside);
+  const known = ports.map((number) => {
+    const label = box.port_details?.find((d) => d.port === number)?.label;
+    return button(label ? `${label} (${number})` : `Port ${number}`, () => {
+      port.value = number;
+      form.requestSubmit();
+    });
+  });
+  const form = h('form', { class: 'inline' }, field('Port', port), field('Path', path), h('button', { type: 'submit', class: 'primary' }, 'Open'), known, outside);
   body.replaceChildren(h('h2', null, 'Preview'), form, error, frame);
   frame.append(h('p', { class: 'meta' }, 'Start a server in the sandbox, such as "python3 -m http.server 8000", and open its port here.'));
 

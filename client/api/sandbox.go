@@ -144,6 +144,7 @@ type Sandbox struct {
 	Lent        []string          `json:"lent_secrets,omitempty"` // of which commands have placeholders
 	Network     Network           `json:"network"`
 	Ports       []int             `json:"ports,omitempty"`
+	PortDetails []PortDetail      `json:"port_details,omitempty"` // of some of Ports
 	Limits      Limits            `json:"limits"`
 	GPU         string            `json:"gpu,omitempty"`
 	Stages      []Stage           `json:"stages"`
@@ -166,6 +167,13 @@ type Sandbox struct {
 	SnapshotID         string     `json:"snapshot_id,omitempty"`    // image created at its end
 	SnapshotError      string     `json:"snapshot_error,omitempty"` // why there is no such image
 	S3                 *SandboxS3 `json:"s3,omitempty"`
+}
+
+// PortDetail describes the server that listens on a port, as a dev container's portsAttributes does.
+type PortDetail struct {
+	Port     int    `json:"port"`
+	Label    string `json:"label,omitempty"`    // a name for people
+	Protocol string `json:"protocol,omitempty"` // "http" or "https"; "" if unknown
 }
 
 // Used is the resource usage of a sandbox over its life, also after its end.

@@ -3,7 +3,9 @@ package devcontainer
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tailscale/hujson"
@@ -206,6 +208,31 @@ func (m *Merged) hooks(name string) *[]Hook {
 
 // Hooks returns the commands of a hook, which is one of the package's Hooks.
 func (m *Merged) Hooks(name string) []Hook { return *m.hooks(name) }
+
+// AttributesOf returns the attributes of a port of the environment: those of its number, else of the smallest range
+// that has it, else those of all other ports. Patterns are about command lines, and match no port.
+func (m *Merged) AttributesOf(port int) PortAttributes {
+	var found PortAttributes
+	if m.OtherPortsAttributes != nil {
+		found = *m.OtherPortsAttributes
+	}
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(m.PortsAttributes)) {
+		first, last, ok := strings.Cut(strings.TrimPrefix(name, "localhost:"), "-")
+		if !ok {
+			last = first
+		}
+		from, err := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if err != nil || err2 != nil || port < from || to < port {
+			continue
+		}
+		if n := to - from + 1; size == 0 || n < size {
+			found, size = m.PortsAttributes[name], n
+		}
+	}
+	return found
+}
 
 // Users returns the user that the environment belongs to, and the user that runs commands in it. image is the user of
 // the image; "" means root.

@@ -97,3 +97,26 @@ func TestParseLock(t *testing.T) {
 		wantError(t, err, errors.Invalid, "l: line")
 	}
 }
+
+// TestAttributesOf finds the attributes of ports by number, range and for all others.
+func TestAttributesOf(t *testing.T) {
+	t.Parallel()
+	m := devcontainer.Merge(devcontainer.Metadata{{
+		PortsAttributes: map[string]devcontainer.PortAttributes{
+			"3000": {Label: "web"}, "localhost:3001": {Label: "api"}, "2000-4000": {Label: "range"}, "3000-9000": {},
+			"9-": {Label: "no"}, "-9": {Label: "no"}, "node.*9229": {Label: "pattern"},
+		},
+		OtherPortsAttributes: &devcontainer.PortAttributes{OnAutoForward: "ignore"},
+	}})
+	for port, want := range map[int]devcontainer.PortAttributes{
+		3000: {Label: "web"}, 3001: {Label: "api"}, 2000: {Label: "range"}, 3002: {Label: "range"},
+		4000: {Label: "range"}, 5000: {}, 9: {OnAutoForward: "ignore"}, 9229: {OnAutoForward: "ignore"},
+	} {
+		if got := m.AttributesOf(port); got != want {
+			t.Errorf("port %d: %+v, want %+v", port, got, want)
+		}
+	}
+	if got := devcontainer.Merge(nil).AttributesOf(1); got != (devcontainer.PortAttributes{}) {
+		t.Errorf("without attributes: %+v", got)
+	}
+}

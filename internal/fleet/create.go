@@ -102,7 +102,7 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: eng.Name(), Isolation: eng.Capabilities().Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Reveal: p.Reveal,
-		Borrows: borrows, PerTurn: p.PerTurn, Network: p.Network, Ports: p.Ports,
+		Borrows: borrows, PerTurn: p.PerTurn, Network: p.Network, Ports: p.Ports, PortDetails: p.PortDetails,
 		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
 		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
 		IdleTimeoutSeconds: p.Idle.Seconds(), IdleAction: p.IdleAction, StartCommand: p.StartCommand,

@@ -5,8 +5,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/engine/fake"
+	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/server"
 )
 
@@ -428,5 +431,47 @@ func TestPortsInFrames(t *testing.T) {
 	if c := resp.Cookies(); len(c) != 1 || c[0].SameSite != http.SameSiteNoneMode || !c[0].Secure ||
 		!c[0].Partitioned || !c[0].HttpOnly {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestPortsWithTLS checks that requests to a port whose protocol is https are encrypted, whatever its certificate is.
+func TestPortsWithTLS(t *testing.T) {
+	t.Parallel()
+	w := startOn(t, withPorts, func(o *server.Options) { o.PortDomain = "ports.example" })
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/away" {
+			http.Redirect(rw, r, "https://"+r.Host+"/there", http.StatusFound)
+			return
+		}
+		_, _ = io.WriteString(rw, r.Host+" "+r.Header.Get("Origin"))
+	}))
+	t.Cleanup(inside.Close)
+	port := inside.Listener.Addr().(*net.TCPAddr).Port
+	box, err := w.fleet.Create(t.Context(), account.Personal, spec.Request{Ports: []int{port},
+		PortDetails: []spec.PortDetail{{Port: port, Label: "Web", Protocol: "https"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strconv.Itoa(port)
+	if _, body := w.do("GET", "/v1/sandboxes/"+box.ID, ""); !strings.Contains(body,
+		`"port_details":[{"port":`+text+`,"label":"Web","protocol":"https"}]`) {
+		t.Errorf("the sandbox is %s", body)
+	}
+	if resp, body := w.do("GET", "/v1/sandboxes/"+box.ID+"/ports/"+text+"/", ""); resp.StatusCode != 200 ||
+		body != "localhost:"+text+" " {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+	made := w.as(account.Request{}).link("/v1/sandboxes/"+box.ID+"/links", `{"port":`+text+`}`)
+	u, err := url.Parse(made.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, w: w, host: u.Host}
+	b.open(made.URL, "elsewhere")
+	if got := b.want(200, "GET", "/", "Origin", "http://"+u.Host); got != "localhost:"+text+" https://localhost:"+text {
+		t.Errorf("the server inside got %q", got)
+	}
+	if resp, _ := b.get("GET", "/away", ""); resp.Header.Get("Location") != "http://"+u.Host+"/there" {
+		t.Errorf("a redirect leads to %s", resp.Header.Get("Location"))
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -14,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/account"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
+	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
 )
 
@@ -57,6 +59,8 @@ func (s *Server) openTransport() http.RoundTripper {
 			}
 			return s.opts.Fleet.Dial(ctx, parts[2], parts[1], port)
 		},
+		// The connection ends in the sandbox, whose servers make their certificates themselves.
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives:      true, // an open connection keeps a sandbox from becoming idle
 		DisableCompression:     true,
 		ResponseHeaderTimeout:  5 * time.Minute,
@@ -118,11 +122,23 @@ type passage struct {
 // inside returns the address of the server inside the sandbox.
 func (p passage) inside() string { return "localhost:" + strconv.Itoa(p.port) }
 
+// originInside returns the origin of the server inside the sandbox.
+func originInside(p passage) string {
+	scheme := "http"
+	if slices.ContainsFunc(p.box.PortDetails, func(d spec.PortDetail) bool {
+		return d.Port == p.port && d.Protocol == "https"
+	}) {
+		scheme = "https"
+	}
+	return scheme + "://" + p.inside()
+}
+
 // request removes data that is not for the sandbox from the request, and adds the headers X-Forwarded-*. Development
 // servers reject unknown host names, so Host and Origin are those inside the sandbox.
 func (p passage) request(r *httputil.ProxyRequest) {
 	out := r.Out
-	out.URL.Scheme, out.URL.Host, out.Host = "http", strconv.Itoa(p.port)+"."+p.box.ID+"."+p.box.Account, p.inside()
+	out.URL.Scheme, _, _ = strings.Cut(originInside(p), ":")
+	out.URL.Host, out.Host = strconv.Itoa(p.port)+"."+p.box.ID+"."+p.box.Account, p.inside()
 	_, keyed := ourKey(r.In)
 	for _, name := range ourHeaders {
 		own := p.prefix == "" && (name == api.HeaderIdempotency || name == "Authorization" && !keyed)
@@ -138,7 +154,7 @@ func (p passage) request(r *httputil.ProxyRequest) {
 	}
 	if p.prefix == "" {
 		if p.from.isOrigin(out.Header.Get("Origin")) {
-			out.Header.Set("Origin", "http://"+p.inside())
+			out.Header.Set("Origin", originInside(p))
 		}
 		return
 	}
@@ -159,7 +175,7 @@ func (p passage) response(resp *http.Response) error {
 		h.Set("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Del("Service-Worker-Allowed")
-	} else if rest, ok := strings.CutPrefix(h.Get("Location"), "http://"+p.inside()); ok &&
+	} else if rest, ok := strings.CutPrefix(h.Get("Location"), originInside(p)); ok &&
 		(rest == "" || strings.ContainsAny(rest[:1], "/?#")) {
 		h.Set("Location", p.from.origin()+rest)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/client/transport/bytestream"
 	"github.com/RelevanceAI/harvest/internal/cli"
+	"github.com/RelevanceAI/harvest/internal/cli/chat"
 )
 
 func (c commands) sandboxNetwork() *cobra.Command {
@@ -164,7 +165,7 @@ They work everywhere if ports.domain is configured.`,
 				return cli.Usage(cmd, "--listen needs a PORT")
 			}
 			if link {
-				return c.linkPorts(ctx, server, found.ID, ports, expires.Seconds())
+				return c.linkPorts(ctx, server, found, ports, expires.Seconds())
 			}
 			var forwards []forward
 			for _, port := range ports {
@@ -176,6 +177,9 @@ They work everywhere if ports.domain is configured.`,
 			}
 			for _, f := range opened {
 				fmt.Fprintln(c.Out, f.listener.Addr())
+				if text := portText(found, f.port); text != strconv.Itoa(f.port) {
+					c.Notef("%s leads to port %s", f.listener.Addr(), text)
+				}
 			}
 			c.passOn(ctx, server, found.ID, opened)
 			return nil
@@ -206,16 +210,28 @@ func wantRunning(s api.Sandbox) error {
 	return errors.Remedy(err, "wait until it is running")
 }
 
+// portText shows a port with its label and its protocol, if it has these.
+func portText(s api.Sandbox, port int) string {
+	text := strconv.Itoa(port)
+	for _, d := range s.PortDetails {
+		if about := strings.Trim(chat.Plain(d.Label)+", "+d.Protocol, ", "); d.Port == port && about != "" {
+			text += " (" + about + ")"
+		}
+	}
+	return text
+}
+
 // linkPorts prints a link to each port.
-func (c commands) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int,
+func (c commands) linkPorts(ctx context.Context, server *client.Client, sandbox api.Sandbox, ports []int,
 	expires float64) error {
 	for _, port := range ports {
-		made, err := server.CreatePortLink(ctx, sandbox, api.PortLinkRequest{Port: port, ExpiresIn: expires})
+		made, err := server.CreatePortLink(ctx, sandbox.ID, api.PortLinkRequest{Port: port, ExpiresIn: expires})
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(c.Out, made.URL)
-		c.Notef("the link %s leads to port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
+		c.Notef("the link %s leads to port %s until %s", made.ID, portText(sandbox, port),
+			made.Expires.Local().Format(time.DateTime))
 	}
 	return nil
 }

@@ -94,3 +94,14 @@ func TestPortsOfEndedSandboxes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestPortText(t *testing.T) {
+	t.Parallel()
+	box := api.Sandbox{PortDetails: []api.PortDetail{{Port: 1, Label: "W\x1beb\u202e", Protocol: "https"},
+		{Port: 2, Label: "API"}, {Port: 3, Protocol: "http"}}}
+	for port, want := range map[int]string{1: "1 (Web, https)", 2: "2 (API)", 3: "3 (http)", 4: "4"} {
+		if got := portText(box, port); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

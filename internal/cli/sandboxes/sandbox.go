@@ -239,7 +239,7 @@ func oneSandbox(s api.Sandbox) cli.View {
 		add("denied", "%s, %s", denialText(d), cli.Ago(d.Time))
 	}
 	for _, port := range s.Ports {
-		add("port", "%d", port)
+		add("port", "%s", portText(s, port))
 	}
 	for _, m := range s.Volumes {
 		add("volume", "%s at %s", m.Name, m.Path)

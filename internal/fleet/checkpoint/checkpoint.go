@@ -81,7 +81,7 @@ func (c Checkpoint) Plan(rules spec.Rules, name string, tags map[string]string) 
 	p := spec.Plan{
 		Request: spec.Request{
 			Image: sb.Image, Name: name, Tags: spec.UserTags(tags), Secrets: sb.Secrets, Reveal: sb.Reveal,
-			Withhold: c.Withheld, Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
+			Withhold: c.Withheld, Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports, PortDetails: sb.PortDetails,
 			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
 		},
 		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, rules.Defaults.CPU),

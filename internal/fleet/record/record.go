@@ -45,6 +45,8 @@ type Sandbox struct {
 	Lent    []string     `json:"lent_secrets,omitempty"`
 	Network spec.Network `json:"network"`
 	Ports   []int        `json:"ports,omitempty"`
+	// PortDetails describe some of Ports.
+	PortDetails []spec.PortDetail `json:"port_details,omitempty"`
 	// Limits are the limits in force: a default that the engine cannot enforce on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
 	GPU    string        `json:"gpu,omitempty"` // as in the request
@@ -132,7 +134,7 @@ func (s Sandbox) Clone() Sandbox {
 	s.LentHosts = slices.Clone(s.LentHosts)
 	s.Notes = slices.Clone(s.Notes)
 	s.Network = s.Network.Clone()
-	s.Ports = slices.Clone(s.Ports)
+	s.Ports, s.PortDetails = slices.Clone(s.Ports), slices.Clone(s.PortDetails)
 	s.StartCommand = slices.Clone(s.StartCommand)
 	s.Stages = slices.Clone(s.Stages)
 	s.Commands = slices.Clone(s.Commands)
@@ -228,8 +230,9 @@ func Internal(account string) bool { return account == BuildAccount || account =
 func (s Sandbox) Again(rules spec.Rules) spec.Request {
 	req := spec.Request{
 		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Reveal: s.Reveal, Borrows: s.Borrows,
-		PerTurn: s.PerTurn, Withhold: s.Withheld, Ports: s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
-		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
+		PerTurn: s.PerTurn, Withhold: s.Withheld, Ports: s.Ports, PortDetails: s.PortDetails,
+		Workdir: s.Workdir, User: s.User, Volumes: s.Volumes, Network: s.Network, GPU: s.GPU,
+		CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 		Processes: s.Limits.Processes, Files: s.Limits.Files,
 		VolumeFiles:        min(s.Limits.VolumeFiles, rules.Defaults.VolumeFiles),
 		TimeoutSeconds:     min(s.Life(), rules.Timeouts.MaxLife).Seconds(),

@@ -39,6 +39,8 @@ type Request struct {
 	Isolation string  `json:"isolation,omitempty"`
 	Network   Network `json:"network,omitzero"`
 	Ports     []int   `json:"ports,omitempty"` // that its user intends to connect to; Dial connects to any
+	// PortDetails describe some of Ports, for people.
+	PortDetails []PortDetail `json:"-"`
 
 	// Limits; 0 means the default. A limit that the engine cannot enforce on this machine is refused, never ignored.
 	CPU         float64 `json:"cpu,omitempty"` // cores
@@ -92,6 +94,13 @@ type Mount struct {
 	Name     string `json:"name"`
 	Path     string `json:"path"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// PortDetail describes the server that listens on a port.
+type PortDetail struct {
+	Port     int    `json:"port"`
+	Label    string `json:"label,omitempty"`    // a name for people
+	Protocol string `json:"protocol,omitempty"` // "http" or "https"; "" if unknown
 }
 
 // Network is a sandbox's network policy. Rules are domains ("example.org", "*.example.org"), addresses and CIDRs,

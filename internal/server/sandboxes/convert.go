@@ -20,6 +20,7 @@ func sandboxOut(s record.Sandbox) api.Sandbox {
 		Workdir: s.Workdir, User: s.User,
 		Volumes: edge.Each(s.Volumes, func(m spec.Mount) api.Mount { return api.Mount(m) }),
 		Secrets: s.Secrets, Lent: s.Lent, Network: api.Network(s.Network), Ports: s.Ports,
+		PortDetails: edge.Each(s.PortDetails, func(d spec.PortDetail) api.PortDetail { return api.PortDetail(d) }),
 		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 			Processes: s.Limits.Processes,
 			Files:     s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},

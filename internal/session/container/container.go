@@ -40,6 +40,8 @@ const (
 	life        = 7 * 24 * time.Hour
 	// mostPorts limits the ports of a description.
 	mostPorts = 32
+	// mostLabel limits the label of a port, in characters.
+	mostLabel = 100
 	// defaultPath is PATH in sandboxes of images that have none.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// lastOutput is how much output of a failed command is in its error, in bytes.
@@ -110,13 +112,7 @@ func (e *Environment) Adapt(req *spec.Request, can engine.Capabilities) {
 	own := req.Env
 	req.Env = e.merged.RemoteEnv.Apply(e.merged.ContainerEnv.Apply(map[string]string{}))
 	maps.Copy(req.Env, own)
-	for _, port := range e.merged.ForwardPorts {
-		if host, number, err := port.Split(); err == nil && host == "localhost" && !slices.Contains(req.Ports, number) {
-			if len(req.Ports) < mostPorts {
-				req.Ports = append(slices.Clone(req.Ports), number)
-			}
-		}
-	}
+	addPorts(req, e.merged)
 	for _, m := range e.merged.Mounts {
 		target := path.Clean(m.Target)
 		taken := !path.IsAbs(target) || slices.ContainsFunc(req.Volumes, func(v spec.Mount) bool {
@@ -132,6 +128,30 @@ func (e *Environment) Adapt(req *spec.Request, can engine.Capabilities) {
 		req.Memory = max(req.Memory, devcontainer.Bytes(needs.Memory))
 		if slices.Contains(can.Limits, "disk") {
 			req.Disk = max(req.Disk, devcontainer.Bytes(needs.Storage))
+		}
+	}
+}
+
+// addPorts adds the ports of a description, without those that it hides, and describes all ports of the request.
+func addPorts(req *spec.Request, merged *devcontainer.Merged) {
+	for _, port := range merged.ForwardPorts {
+		host, number, err := port.Split()
+		if err == nil && host == "localhost" && !slices.Contains(req.Ports, number) && len(req.Ports) < mostPorts &&
+			merged.AttributesOf(number).OnAutoForward != "ignore" {
+			req.Ports = append(slices.Clone(req.Ports), number)
+		}
+	}
+	for _, port := range req.Ports {
+		about := merged.AttributesOf(port)
+		label := []rune(strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return -1
+			}
+			return r
+		}, about.Label))
+		d := spec.PortDetail{Port: port, Label: string(label[:min(len(label), mostLabel)]), Protocol: about.Protocol}
+		if d.Label != "" || d.Protocol != "" {
+			req.PortDetails = append(slices.Clone(req.PortDetails), d)
 		}
 	}
 }

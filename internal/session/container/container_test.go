@@ -51,7 +51,10 @@ func TestAdapt(t *testing.T) {
 	t.Parallel()
 	img := described(t, `{"image": "x", "containerEnv": {"A": "a", "HOME2": "${containerEnv:HOME}"},
 		"remoteEnv": {"PATH": "${containerEnv:PATH}:/more", "TOKEN": "${localEnv:TOKEN:none}", "B": "b"},
-		"forwardPorts": [3000, "db:5432", 8080], "hostRequirements": {"cpus": 2, "memory": "1gb", "storage": "2gb"},
+		"forwardPorts": [3000, "db:5432", 8080, 9229],
+		"portsAttributes": {"3000": {"label": "Web", "protocol": "https"}, "9229": {"onAutoForward": "ignore"},
+			"8080": {"label": "`+strings.Repeat("ä", 200)+`\nx"}},
+		"hostRequirements": {"cpus": 2, "memory": "1gb", "storage": "2gb"},
 		"mounts": ["type=volume,source=my cache,target=/cache/", "type=volume,source=x,target=/taken/below",
 			"type=volume,source=taken,target=/taken,readonly",
 			"type=tmpfs,target=/fast", "type=bind,source=/etc,target=/host"]}`, "/work")
@@ -66,7 +69,9 @@ func TestAdapt(t *testing.T) {
 	want := spec.Request{
 		Env: map[string]string{"A": "a", "HOME2": "/root", "PATH": container.DefaultPath + ":/more", "TOKEN": "t",
 			"B": "own"},
-		Ports: []int{8080, 3000}, CPU: 4, Memory: 1 << 30, Disk: 2 << 30,
+		Ports: []int{8080, 3000},
+		PortDetails: []spec.PortDetail{{Port: 8080, Label: strings.Repeat("ä", 100)},
+			{Port: 3000, Label: "Web", Protocol: "https"}}, CPU: 4, Memory: 1 << 30, Disk: 2 << 30,
 		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}, {Name: "dev-e3b0c442-my-cache", Path: "/cache"}}}
 	if diff := cmp.Diff(want, req); diff != "" {
 		t.Error(diff)

@@ -24,7 +24,8 @@ func devContainer() map[string]string {
 	"remoteEnv": {"FROM_REMOTE": "two", "PATH": "${containerEnv:PATH}:/opt/extra"},
 	"remoteUser": "dev",
 	"workspaceFolder": "/code",
-	"forwardPorts": [3000],
+	"forwardPorts": [3000, 9229],
+	"portsAttributes": {"3000": {"label": "Web"}, "9229": {"onAutoForward": "ignore"}},
 	"mounts": ["type=volume,source=sample-cache,target=/cache", "type=bind,source=/etc,target=/host"],
 	"onCreateCommand": "id -un >created && pwd >>created",
 	"updateContentCommand": ["cp", "README.md", "updated"],
@@ -124,6 +125,9 @@ func TestDevContainer(t *testing.T) {
 	}
 	if got := h.Sandbox(h.Box()).Ports; len(got) != 1 || got[0] != 3000 {
 		t.Errorf("the ports of the session: %v", got)
+	}
+	if got := h.Must("sandbox", "get", h.Box()); !strings.Contains(got, "3000 (Web)") {
+		t.Errorf("the session's sandbox: %s", got)
 	}
 
 	// In a later sandbox of the session only what belongs to each start runs again.
