@@ -122,6 +122,7 @@ const parts = {
   'agent.silent': (c, e) => c.note(e.text ?? ''),
   'agent.plan': (c, e) => c.note(`Plan: ${(e.plan ?? []).map((s) => `${s.status === 'completed' ? '✓ ' : ''}${s.text}`).join('; ')}`),
   'session.changed': (c, e) => c.note(changed(e.changed ?? {})),
+  'session.notice': (c, e) => c.note(e.text ?? ''),
   'session.recalled': (c, e) => c.note(`Of the earlier conversation, ${e.text ?? ''}`),
   'repo.synced': (c, e) => c.note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
     : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`),

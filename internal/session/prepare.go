@@ -5,6 +5,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
+	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
 	"github.com/RelevanceAI/harvest/internal/session/records"
 	"github.com/RelevanceAI/harvest/internal/session/workspace"
@@ -52,6 +53,9 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	}
 	for len(r.stages) > 0 {
 		r.staged(<-r.stages)
+	}
+	for _, n := range p.Notices {
+		r.publish(draft{records.EventNotice, records.Event{Event: agent.Event{Reason: n.Reason, Text: n.Text}}})
 	}
 	if p.Sandbox != "" {
 		r.change(func(s *records.Session) {

@@ -92,7 +92,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		}
 	case "file.changed":
 		v.line("  changed %s", chat.Plain(e.Path))
-	case "agent.overridden", "agent.notice":
+	case "agent.overridden", "agent.notice", "session.notice":
 		v.pause()
 		v.c.Notef("%s", chat.Plain(e.Text))
 	case "agent.silent":

@@ -61,6 +61,8 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		}
 	case "session.changed":
 		m.notef("%s", Changed(e.Changed))
+	case "session.notice":
+		m.notef("%s", e.Text)
 	case "session.recalled":
 		m.notef("continues the earlier conversation: %s", e.Text)
 	case "session.ended":

@@ -455,6 +455,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 			{"session.stage", `{"stage":{"name":"EVIL"}}`},
 			{"mcp.failed", `{"id":"EVIL","reason":"EVIL"}`},
 			{"session.recalled", `{"text":"EVIL"}`},
+			{"session.notice", `{"text":"EVIL"}`},
 			{"repo.synced", `{"synced":{"error":"EVIL"}}`},
 			{"message.queued", `{"message":{"id":"m","prompt":"EVIL"}}`},
 			{"message.sent", `{"message":{"id":"m","prompt":"EVIL"}}`},

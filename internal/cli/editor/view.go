@@ -154,6 +154,8 @@ func (v *view) session(kind string, e api.SessionEvent) []update {
 		if e.Status != "creating" && e.Status != "failed" {
 			return v.prepared("completed")
 		}
+	case "session.notice":
+		return v.notice("warning", e.Text, "")
 	case "session.recalled":
 		return v.notice("info", "Harvest continues the earlier conversation", e.Text)
 	case "session.ended":

@@ -146,6 +146,7 @@ func TestNotices(t *testing.T) {
 	for kind, want := range map[string]string{
 		`agent.notice {"text":"pi asks nobody"}`:              "pi asks nobody",
 		`agent.silent {"text":"no word"}`:                     "no word",
+		`session.notice {"text":"a secret is missing"}`:       "a secret is missing",
 		`agent.retrying {"text":"attempt 1"}`:                 "attempt 1",
 		`agent.overridden {"text":"a setting"}`:               "a setting",
 		`agent.crashed {"reason":"SIGSEGV"}`:                  "SIGSEGV",

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/image"
 )
@@ -31,6 +32,10 @@ type Building struct {
 	Dir    string // of the repository in sandboxes
 	ID     string // identifies the repository
 	Temp   string // directory for features, which the caller removes
+
+	// Owned are the secrets of the account, and Passed the names of those for the repository.
+	Owned  []secret.Secret
+	Passed []string
 
 	Log func(line string) // gets the output of the builds, and a line for each part that is not followed
 }
@@ -52,7 +57,7 @@ func Build(ctx context.Context, b Building) (image.Image, error) {
 	if err != nil {
 		return image.Image{}, err
 	}
-	at := place{Config: b.Config, Repo: b.ID, Dir: b.Dir, Folder: b.Dir}
+	at := place{Config: b.Config, Repo: b.ID, Dir: b.Dir, Folder: b.Dir, Secrets: shortened(raw.Secrets)}
 	values, err := at.variables(nil, b.ID)
 	if err == nil {
 		at.Folder, err = raw.Folder(values)
@@ -70,6 +75,9 @@ func Build(ctx context.Context, b Building) (image.Image, error) {
 	}
 	for _, n := range c.Notes() {
 		b.Log(n.Text)
+	}
+	for _, text := range at.lacking(nil, b.Owned, b.Passed) {
+		b.Log(text)
 	}
 	base, err := b.base(ctx, repository, c)
 	if err != nil {

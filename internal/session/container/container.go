@@ -54,6 +54,8 @@ type place struct {
 	Repo   string `json:"repo"`   // identifies the repository
 	Dir    string `json:"dir"`    // of the repository in sandboxes
 	Folder string `json:"folder"` // the same directory, as the devcontainer.json has it
+	// Secrets are recommended variables. The metadata of an image does not have them.
+	Secrets map[string]devcontainer.Secret `json:"secrets,omitempty"`
 }
 
 // Environment is a dev container as a sandbox.

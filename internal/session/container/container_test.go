@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/engine"
@@ -335,4 +337,50 @@ func TestBadDescriptions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLacking names the recommended secrets that a session lacks.
+func TestLacking(t *testing.T) {
+	t.Parallel()
+	b, l, log := building(t, only(`{"secrets": {"TOKEN": {"description": "For\nthe API", "documentationUrl":
+		"https://example.org/token"}, "OTHER": {}, "PASSED": {}, "SET": {}}}`))
+	b.Owned = []secret.Secret{{Name: "mine", Keys: []string{"PASSED"}}, {Name: "others", Keys: []string{"A", "OTHER"}}}
+	b.Passed = []string{"mine"}
+	if _, err := container.Build(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	const file = ".devcontainer/devcontainer.json recommends the secret "
+	want := []string{
+		file + "OTHER: --secret others passes it",
+		file + "SET: store it with harvest secret set, and pass it with --secret",
+		file + "TOKEN (For the API), see https://example.org/token: store it with harvest secret set, and pass it " +
+			"with --secret",
+	}
+	said := slices.DeleteFunc(slices.Clone(*log), func(line string) bool { return !strings.HasPrefix(line, file) })
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Error(diff)
+	}
+	label, err := strconv.Unquote(between(l.specs[1].Dockerfile, container.Label+"=", "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := map[string]string{container.Label: label}
+	e, err := container.Of(image.Image{Config: image.Config{Labels: labels}}, nil, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"SET": "x", "OTHER": ""}
+	if diff := cmp.Diff([]string{want[0], want[2]}, e.Lacking(env, b.Owned, b.Passed)); diff != "" {
+		t.Error(diff)
+	}
+	if got := e.Lacking(env, b.Owned, []string{"modal:x"}); got != nil {
+		t.Errorf("with a secret that only the provider knows: %q", got)
+	}
+}
+
+// between returns the text between two others.
+func between(text, from, to string) string {
+	_, text, _ = strings.Cut(text, from)
+	text, _, _ = strings.Cut(text, to)
+	return text
 }

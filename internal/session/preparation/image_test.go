@@ -158,8 +158,9 @@ func TestDevContainer(t *testing.T) {
 		h.Preparer.Images = repos{url: url,
 			image: records.RepoImage{Image: repoImage, Base: "agent", Dir: "/workspace/a", Branch: "main"},
 			labels: map[string]string{
-				"harvest.devcontainer": `{"config": "devcontainer.json", "dir": "/workspace/a", "folder": "/code"}`,
-				devcontainer.Label:     metadata}}
+				"harvest.devcontainer": `{"config": "devcontainer.json", "dir": "/workspace/a", "folder": "/code",
+					"secrets": {"TOKEN": {"description": "For the API"}, "LOCAL": {}}}`,
+				devcontainer.Label: metadata}}
 		h.booted = func(root string) { git(t, "/", "clone", "--quiet", url, root+"/workspace/a") }
 		s := session(url)
 		s.Request.Env = map[string]string{"LOCAL": "local"}
@@ -180,6 +181,11 @@ func TestDevContainer(t *testing.T) {
 			if err != nil || string(text) != want {
 				t.Errorf("%s has %q, %v", name, text, err)
 			}
+		}
+		notice := records.Notice{Reason: records.NoticeSecret, Text: "devcontainer.json recommends the secret TOKEN " +
+			"(For the API): store it with harvest secret set, and pass it with --secret"}
+		if !slices.Equal(got.Notices, []records.Notice{notice}) {
+			t.Errorf("notices: %q", got.Notices)
 		}
 		sb, err := h.Fleet.Get(t.Context(), personal, got.Sandbox)
 		if err != nil || !slices.Equal(sb.Ports, []int{80}) {

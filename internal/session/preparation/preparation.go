@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
 	"github.com/RelevanceAI/harvest/internal/fleet"
@@ -65,6 +66,7 @@ type Result struct {
 	Logins  credentials.Logins     // in the sandbox
 	Image   *records.RepoImage     // image of the repository that the sandbox was created from
 	Synced  *records.Synced        // set if the repository is up to date already
+	Notices []records.Notice       // for the session's user
 	Err     error
 }
 
@@ -140,6 +142,11 @@ func (p *work) run(ctx context.Context) error {
 		return p.start(ctx)
 	}
 	return nil
+}
+
+// notice reports something to the session's user.
+func (p *work) notice(reason, text string) {
+	p.Notices = append(p.Notices, records.Notice{Reason: reason, Text: text})
 }
 
 // stage runs a step and reports its duration.
@@ -223,7 +230,7 @@ func (p *work) createFrom(ctx context.Context, req spec.Request) (record.Sandbox
 		if !errors.Is(err, errors.NotFound) {
 			return made, err
 		}
-		p.Image, p.container = nil, nil // a newer image has just replaced it
+		p.Image, p.container, p.Notices = nil, nil, nil // a newer image has just replaced it
 	} else if err := p.adapt(ctx, &req); err != nil {
 		return record.Sandbox{}, err
 	}
@@ -242,10 +249,23 @@ func (p *work) adapt(ctx context.Context, req *spec.Request) error {
 	if err == nil {
 		p.container, err = container.Of(img, req.Env, p.s.ID)
 	}
-	if p.container != nil {
-		p.container.Adapt(req, p.Fleet.Capabilities())
+	if err != nil || p.container == nil {
+		return err
 	}
-	return err
+	p.container.Adapt(req, p.Fleet.Capabilities())
+	if !p.Fresh {
+		return nil
+	}
+	var owned []secret.Secret
+	if p.Credentials.Secrets != nil {
+		if owned, err = p.Credentials.Secrets.List(ctx, p.s.Account); err != nil {
+			return err
+		}
+	}
+	for _, text := range p.container.Lacking(req.Env, owned, req.Secrets) {
+		p.notice(records.NoticeSecret, text)
+	}
+	return nil
 }
 
 // start runs the lifecycle commands of a dev container.

@@ -100,6 +100,21 @@ const EventOutputLost = "agent.output_lost"
 // is the turn's record, Reason is the agent's reason.
 const EventOwnTurn = "agent.continued"
 
+// EventNotice reports something about the session that a person may not expect, such as a missing secret. Text is one
+// sentence, and Reason its kind.
+const EventNotice = "session.notice"
+
+// Notice is the content of EventNotice.
+type Notice struct {
+	Reason string // kind, such as NoticeSecret
+	Text   string // one sentence
+}
+
+// The kinds of notices.
+const (
+	NoticeSecret = "secret" // a secret is missing that the repository recommends
+)
+
 // EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
 // Text says so.
 const EventRecalled = "session.recalled"

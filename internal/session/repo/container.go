@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -62,10 +63,16 @@ func (a *attempt) buildContainer(ctx context.Context, config string) (image.Imag
 	if a.m.opts.Transport != nil {
 		transport = a.m.opts.Transport(a.repo.Account)
 	}
+	var owned []secret.Secret
+	if a.m.opts.Secrets != nil {
+		if owned, err = a.m.opts.Secrets.List(ctx, a.repo.Account); err != nil {
+			return image.Image{}, err
+		}
+	}
 	return container.Build(ctx, container.Building{
 		Images: a.images(), Credentials: a.m.opts.Fleet.Credentials(a.repo.Account, ""), Transport: transport,
 		Default: a.repo.Recipe.image(), Files: files, Config: config, Dir: a.repo.Dir, ID: a.repo.ID, Temp: features,
-		Log: a.note,
+		Owned: owned, Passed: a.repo.Recipe.Sandbox.Secrets, Log: a.note,
 	})
 }
 

@@ -23,6 +23,7 @@ func devContainer() map[string]string {
 	"containerEnv": {"FROM_CONTAINER": "one"},
 	"remoteEnv": {"FROM_REMOTE": "two", "PATH": "${containerEnv:PATH}:/opt/extra"},
 	"remoteUser": "dev",
+	"secrets": {"SAMPLE_TOKEN": {"description": "A token"}},
 	"workspaceFolder": "/code",
 	"forwardPorts": [3000, 9229],
 	"portsAttributes": {"3000": {"label": "Web"}, "9229": {"onAutoForward": "ignore"}},
@@ -81,6 +82,7 @@ func TestDevContainer(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", code, said)
 	}
 	for _, want := range []string{"found .devcontainer/devcontainer.json", "runArgs is ignored",
+		"recommends the secret SAMPLE_TOKEN (A token): store it",
 		"== updateContentCommand"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the log lacks %q: %s", want, said)
@@ -110,7 +112,10 @@ func TestDevContainer(t *testing.T) {
 
 	// A session runs the commands of its own, in its first sandbox and in a later one.
 	args := append([]string{"agent", "--agent", "scripted", "--repo", g.URL("sample"), "-o", "text"}, g.Network()...)
-	h.Must(append(args, "say hello")...)
+	_, said, code = h.Run(append(args, "say hello")...)
+	if code != 0 || !strings.Contains(said, "recommends the secret SAMPLE_TOKEN (A token)") {
+		t.Errorf("a session: %d, %s", code, said)
+	}
 	in := func(command string) string {
 		t.Helper()
 		return h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "cd /code; "+command)
