@@ -67,6 +67,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 		r.ready, r.given = true, workspace.Given{}
 		r.m.inputs.Release(ctx, r.id)
 		r.catchUp(p)
+		runLater(r, p)
 		if r.session().Status == records.Creating {
 			r.setStatus(records.Ready, "")
 		}

@@ -203,6 +203,7 @@ func (r *runner) begin(ctx context.Context) {
 	s := r.session()
 	if r.recovered && s.SandboxID != "" && s.Status != records.Creating {
 		r.ready = true
+		forgetLater(r)
 		if s.Process != "" {
 			r.attach(ctx, s)
 		}

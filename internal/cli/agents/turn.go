@@ -68,6 +68,10 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 			v.turns[e.MessageID] = "(by itself)"
 		}
 		v.c.Notef("%s", agentText(kind, e.Reason))
+	case "session.output":
+		for line := range strings.Lines(chat.Plain(e.Text)) {
+			v.c.Hint("%s: %s", chat.Plain(e.ID), strings.TrimRight(line, "\n"))
+		}
 	case "session.changed":
 		v.c.Hint("%s", chat.Changed(e.Changed))
 	case "session.recalled":

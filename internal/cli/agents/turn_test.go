@@ -37,6 +37,7 @@ func TestTurnView(t *testing.T) {
 		{"agent.overridden", `{"text":"opencode.json sets model: not used"}`},
 		{"agent.notice", `{"text":"pi asks nobody","reason":"never_asks"}`},
 		{"session.notice", `{"text":"a secret is missing","reason":"secret"}`},
+		{"session.output", `{"id":"postCreateCommand","text":"one\n\u001b[2Jtwo\n"}`},
 		{"agent.silent", `{"text":"no word of pi for 30s"}`},
 		{"agent.plan", `{"plan":[{"text":"look","status":"completed"},{"text":"do","status":"pending"}]}`},
 		{"egress.denied", `{"denial":{"protocol":"tcp","domain":"x.example","port":443,"reason":"no rule allows it"}}`},
@@ -60,7 +61,8 @@ func TestTurnView(t *testing.T) {
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +
 		"(thinking) in two lines\n▸ Bash ls\n  failed: exit 1\n▸ Odd n: 1\n▸ None \n  changed /w/a\n" +
 		"the model's API: attempt 1\nharvest: opencode.json sets model: not used\n" +
-		"harvest: pi asks nobody\nharvest: a secret is missing\nno word of pi for 30s\nplan: ✓ look; do\n" +
+		"harvest: pi asks nobody\nharvest: a secret is missing\npostCreateCommand: one\npostCreateCommand: [2Jtwo\n" +
+		"no word of pi for 30s\nplan: ✓ look; do\n" +
 		"harvest: the network policy refused x.example port 443: no rule allows it\n? AskUserQuestion \n  Which?\n" +
 		"   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
 		"1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {

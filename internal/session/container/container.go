@@ -202,6 +202,21 @@ func (e *Environment) Has(hooks ...string) bool {
 	return slices.ContainsFunc(hooks, func(hook string) bool { return len(e.merged.Hooks(hook)) > 0 })
 }
 
+// Waits divides hooks into those for which a session waits, and the later ones. The specification has
+// updateContentCommand as the default of waitFor. Here it is the last command: an agent would begin to work, and find
+// that the tools which a command installs are missing.
+func (e *Environment) Waits(hooks []string) (now, later []string) {
+	if e.merged.WaitFor == "" {
+		return hooks, nil
+	}
+	last := slices.Index(devcontainer.Hooks, e.merged.WaitFor) // -1 for initializeCommand
+	i := slices.IndexFunc(hooks, func(hook string) bool { return slices.Index(devcontainer.Hooks, hook) > last })
+	if i < 0 {
+		return hooks, nil
+	}
+	return hooks[:i], hooks[i:]
+}
+
 // Run runs the commands of hooks in a sandbox, in their order, as the environment's user in the repository. Output goes
 // to out, which may be called concurrently. After a failure no more commands run; the error has the hook, and the last
 // output of the command.

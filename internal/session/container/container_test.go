@@ -384,3 +384,24 @@ func between(text, from, to string) string {
 	text, _, _ = strings.Cut(text, to)
 	return text
 }
+
+// TestWaits says for which commands a session waits.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	hooks := devcontainer.Hooks[2:]
+	for waitFor, want := range map[string]int{"": 3, "initializeCommand": 0, "onCreateCommand": 0,
+		"updateContentCommand": 0, "postCreateCommand": 1, "postStartCommand": 2} {
+		text := `{"image": "x"}`
+		if waitFor != "" {
+			text = `{"image": "x", "waitFor": "` + waitFor + `"}`
+		}
+		e, err := container.Of(described(t, text, "/"), nil, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, later := e.Waits(hooks)
+		if len(now) != want || len(later) != 3-want {
+			t.Errorf("%s: it waits for %q, not for %q", waitFor, now, later)
+		}
+	}
+}

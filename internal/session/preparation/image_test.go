@@ -2,6 +2,7 @@ package preparation_test
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,6 +191,28 @@ func TestDevContainer(t *testing.T) {
 		sb, err := h.Fleet.Get(t.Context(), personal, got.Sandbox)
 		if err != nil || !slices.Equal(sb.Ports, []int{80}) {
 			t.Errorf("ports: %v, %v", sb.Ports, err)
+		}
+	})
+	t.Run("later", func(t *testing.T) {
+		t.Parallel()
+		h, got, stages := prepare(t, `[{"userEnvProbe": "none", "waitFor": "postCreateCommand",
+			"postCreateCommand": "true", "postStartCommand": "echo started | tee started", "postAttachCommand":
+			"echo why; exit 3"}]`)
+		want := []string{"sandbox", "directories", "repository", "postCreateCommand"}
+		if got.Err != nil || !slices.Equal(stages, want) || got.Later == nil ||
+			!slices.Equal(got.Later.Hooks, []string{"postStartCommand", "postAttachCommand"}) {
+			t.Fatalf("stages: %q, later: %+v, %v", stages, got.Later, got.Err)
+		}
+		if _, err := os.Stat(h.path(got.Sandbox, "/workspace/a/started")); !errors.IsNotExist(err) {
+			t.Errorf("it has run already: %v", err)
+		}
+		var out strings.Builder
+		stages = nil
+		err := got.Later.Run(t.Context(), func(string) io.Writer { return &out },
+			func(s records.Stage) { stages = append(stages, s.Name) })
+		if err == nil || errors.StageOf(err) != "postAttachCommand" || out.String() != "started\nwhy\n" ||
+			!slices.Equal(stages, []string{"postStartCommand"}) {
+			t.Errorf("%q, %q, %v", stages, out.String(), err)
 		}
 	})
 	t.Run("failure", func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
@@ -66,6 +65,7 @@ type Result struct {
 	Logins  credentials.Logins     // in the sandbox
 	Image   *records.RepoImage     // image of the repository that the sandbox was created from
 	Synced  *records.Synced        // set if the repository is up to date already
+	Later   *Later                 // commands of the dev container that are left; nil for none
 	Notices []records.Notice       // for the session's user
 	Err     error
 }
@@ -151,12 +151,7 @@ func (p *work) notice(reason, text string) {
 
 // stage runs a step and reports its duration.
 func (p *work) stage(name string, run func() error) error {
-	begin := time.Now()
-	if err := run(); err != nil {
-		return errors.Stage(err, name) // the innermost stage counts
-	}
-	p.report(records.Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
-	return nil
+	return stage(name, p.report, run)
 }
 
 // createSandbox creates the sandbox. A replacement starts from the last files of the previous sandbox.
@@ -268,7 +263,7 @@ func (p *work) adapt(ctx context.Context, req *spec.Request) error {
 	return nil
 }
 
-// start runs the lifecycle commands of a dev container.
+// start runs the lifecycle commands of a dev container for which the session waits.
 func (p *work) start(ctx context.Context) error {
 	if err := p.container.Start(ctx, p.box()); err != nil {
 		return err
@@ -277,15 +272,12 @@ func (p *work) start(ctx context.Context) error {
 	if !p.Fresh {
 		hooks = hooks[1:]
 	}
-	for _, name := range hooks {
-		if !p.container.Has(name) {
-			continue
-		}
-		if err := p.stage(name, func() error { return p.container.Run(ctx, p.box(), io.Discard, name) }); err != nil {
-			return err
-		}
+	now, later := p.container.Waits(hooks)
+	if p.container.Has(later...) {
+		p.Later = &Later{Config: p.container.Config, Hooks: later, container: p.container, box: p.box()}
 	}
-	return nil
+	first := &Later{Hooks: now, container: p.container, box: p.box()}
+	return first.Run(ctx, func(string) io.Writer { return io.Discard }, p.report)
 }
 
 // makeDirs creates directories, installs harvest-git, and fills the memory.

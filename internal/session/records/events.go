@@ -112,8 +112,13 @@ type Notice struct {
 
 // The kinds of notices.
 const (
-	NoticeSecret = "secret" // a secret is missing that the repository recommends
+	NoticeSecret  = "secret"  // a secret is missing that the repository recommends
+	NoticeCommand = "command" // a command of the dev container failed in the background
 )
+
+// EventOutput has output of a command of the dev container that runs in the background. ID is the command's name, Text
+// the output.
+const EventOutput = "session.output"
 
 // EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
 // Text says so.

@@ -70,6 +70,8 @@ type Session struct {
 	Asked map[string]time.Time `json:"asked,omitempty"`
 	// Attended means that a person has followed the session's events, who could answer questions.
 	Attended bool `json:"attended,omitempty"`
+	// Later are the commands of the dev container that run in the background.
+	Later []string `json:"later,omitempty"`
 	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
 	Deliveries []Delivery `json:"-"`
 	// Stopping is why the current turn is being stopped; "" if it is not.
