@@ -224,7 +224,7 @@ var rows = []row{
 	{"session/once", []string{"engine", "fleet", "fleet/commands", "fleet/record", "session/agent", "session/model",
 		"session/models", "session/pipe", "session/shell"}, "it knows no session"},
 	{"session/container", []string{"base/secret", "devcontainer", "engine", "fleet", "fleet/spec", "image",
-		"session/shell"}, "it runs dev containers; package devcontainer knows what they mean"},
+		"image/dockerfile/plan", "session/shell"}, "it runs dev containers; package devcontainer knows what they mean"},
 	{"session/preparation", []string{"base/secret", "devcontainer", "engine/volume", "fleet", "fleet/record",
 		"fleet/spec", "image", "session/agent", "session/container", "session/credentials", "session/models",
 		"session/records", "session/shell", "session/volumes", "session/workspace"},

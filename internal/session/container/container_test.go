@@ -405,3 +405,39 @@ func TestWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestSources lists the files that an image is built from.
+func TestSources(t *testing.T) {
+	t.Parallel()
+	const dockerfile = "FROM x\nCOPY requirements.txt tools/*.sh /x/\nCOPY . /y\nARG V\nCOPY $V /z\n"
+	for _, c := range []struct {
+		config, text string
+		want         []string
+	}{
+		{".devcontainer/devcontainer.json", `{"build": {"dockerfile": "../docker/dev.Dockerfile", "context": "..",
+			"args": {"V": "versions"}}}`, []string{"docker/dev.Dockerfile", "docker/dev.Dockerfile.dockerignore",
+			".dockerignore", "requirements.txt", "requirements.txt/**", "tools/*.sh", "tools/*.sh/**", "versions",
+			"versions/**"}},
+		{".devcontainer.json", `{"dockerFile": "docker/D"}`, []string{"docker/D", "docker/D.dockerignore",
+			"docker/.dockerignore", "docker/requirements.txt", "docker/requirements.txt/**", "docker/tools/*.sh",
+			"docker/tools/*.sh/**", "docker", "docker/**"}},
+		{".devcontainer.json", `{"image": "x"}`, nil},
+		{".devcontainer.json", `{"build": {"dockerfile": "../D"}}`, nil},
+		{".devcontainer.json", `{`, nil},
+	} {
+		from := container.SourcesOf(c.config, []byte(c.text))
+		if c.want == nil {
+			if from.Dockerfile != "" {
+				t.Errorf("%s has %s", c.text, from.Dockerfile)
+			}
+			continue
+		}
+		got := from.Paths(dockerfile)
+		for i := range got {
+			got[i] = strings.TrimPrefix(got[i], ":(glob)")
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" || from.Dockerfile != c.want[0] {
+			t.Errorf("%s: %s %s", c.text, from.Dockerfile, diff)
+		}
+	}
+}

@@ -281,6 +281,9 @@ func (a *attempt) detect(ctx context.Context) (Plan, map[string]string, error) {
 	}
 	if plan.DevContainer != "" {
 		a.note("found " + plan.DevContainer)
+		if err := addSources(ctx, a, tree, plan.DevContainer, locks); err != nil {
+			return Plan{}, nil, err
+		}
 	}
 	for _, p := range plan.Projects {
 		text := "found " + p.Manager + " in " + p.Dir

@@ -198,9 +198,9 @@ func isDevContainer(name string) bool {
 // NeedsText reports whether Detect needs the content of a Wanted file.
 func NeedsText(name string) bool {
 	switch path.Base(name) {
-	case "package.json", ".nvmrc", ".node-version", OverrideFile, "pyproject.toml", "yarn.lock", "requirements.txt",
-		"pnpm-lock.yaml", "pnpm-workspace.yaml", ".tool-versions", "mise.toml", ".mise.toml", ".python-version",
-		"setup.cfg", ".gitmodules", ".gitattributes":
+	case "devcontainer.json", ".devcontainer.json", "package.json", ".nvmrc", ".node-version", OverrideFile,
+		"pyproject.toml", "yarn.lock", "requirements.txt", "pnpm-lock.yaml", "pnpm-workspace.yaml", ".tool-versions",
+		"mise.toml", ".mise.toml", ".python-version", "setup.cfg", ".gitmodules", ".gitattributes":
 		return true
 	}
 	return isRequirements(name)

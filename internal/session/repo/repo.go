@@ -54,7 +54,8 @@ type Repo struct {
 	Default string `json:"default_branch,omitempty"` // branch of the image
 	Plan    Plan   `json:"plan,omitzero"`
 	Left    []Gap  `json:"left_out,omitempty"` // parts of the repository that the image lacks
-	// Locks maps paths to git's digests of the files that determine dependencies.
+	// Locks maps paths to git's digests of the files that determine dependencies. One digest is that of the files that
+	// a dev container's image is built from.
 	Locks        map[string]string `json:"locks,omitempty"`
 	RecipeDigest string            `json:"recipe_digest,omitempty"`
 	Built        time.Time         `json:"built_at,omitzero"`

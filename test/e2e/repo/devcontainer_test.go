@@ -15,7 +15,7 @@ func devContainer() map[string]string {
 		".devcontainer/devcontainer.json": `// comments are allowed
 {
 	"name": "sample",
-	"build": {"dockerfile": "Dockerfile", "context": "..", "args": {"WORD": "built"}, "target": "dev"},
+	"build": {"dockerfile": "../tools/sample.docker", "context": "..", "args": {"WORD": "built"}, "target": "dev"},
 	"features": {
 		"./features/second": {"greeting": "good day"},
 		"./features/first": {},
@@ -29,12 +29,12 @@ func devContainer() map[string]string {
 	"portsAttributes": {"3000": {"label": "Web"}, "9229": {"onAutoForward": "ignore"}},
 	"mounts": ["type=volume,source=sample-cache,target=/cache", "type=bind,source=/etc,target=/host"],
 	"onCreateCommand": "id -un >created && pwd >>created",
-	"updateContentCommand": ["cp", "README.md", "updated"],
+	"updateContentCommand": ["cp", "NOTES.md", "updated"],
 	"postCreateCommand": {"one": "sleep 0.2; echo one >>posted", "two": ["sh", "-c", "echo two >>posted"]},
 	"postStartCommand": "echo $FROM_CONTAINER $FROM_REMOTE ${localEnv:UNKNOWN:nothing} >>started; echo $PATH >path",
 	"runArgs": ["--cap-add=SYS_PTRACE"],
 }`,
-		".devcontainer/Dockerfile": `FROM base AS dev
+		"tools/sample.docker": `FROM base AS dev
 ARG WORD
 COPY README.md /etc/readme
 RUN useradd -m -s /bin/bash dev && echo $WORD >/etc/word
@@ -49,7 +49,7 @@ RUN false
 	"entrypoint": "echo entrypoint $(id -u) >/entered",
 	"options": {"greeting": {"type": "string", "default": "hello"}}}`,
 		".devcontainer/features/second/install.sh": "#!/bin/sh\necho second $GREETING $FIRST >>/etc/features\n",
-		"README.md": "read me\n",
+		"README.md": "read me\n", "NOTES.md": "one\n",
 	}
 }
 
@@ -99,7 +99,7 @@ func TestDevContainer(t *testing.T) {
 		"cat /etc/word /etc/readme":          "built\nread me",
 		"cat /etc/features":                  "first dev\nsecond good day /opt/first",
 		"cat created":                        "dev\n/workspace/sample",
-		"cat updated":                        "read me",
+		"cat updated":                        "one",
 		"cat from-feature":                   "feature",
 		"id -un; readlink /code; ls posted":  "dev\n/workspace/sample",
 		"echo $FROM_CONTAINER $FROM_REMOTE":  "one",
@@ -145,13 +145,23 @@ func TestDevContainer(t *testing.T) {
 	removeCache(h)
 
 	// A commit that changes other files leads to a shorter build.
-	g.Commit("sample", map[string]string{"README.md": "changed\n"})
-	h.Must("repo", "refresh", "sample")
-	if b := newest(t, h, "sample"); b.Mode != "incremental" || !b.Success {
-		t.Errorf("after a commit: %+v", b)
+	refreshed := func(file, text, mode string) {
+		t.Helper()
+		g.Commit("sample", map[string]string{file: text})
+		h.Must("repo", "refresh", "sample")
+		if b := newest(t, h, "sample"); b.Mode != mode || !b.Success {
+			t.Errorf("after a change of %s: %+v", file, b)
+		}
 	}
+	refreshed("NOTES.md", "changed\n", "incremental")
 	if got := inside("cat updated /etc/readme; wc -l <created"); got != "changed\nread me\n2" {
 		t.Errorf("the shorter build has %q", got)
+	}
+	// A file that the Dockerfile copies, or the Dockerfile itself, leads to a whole one.
+	refreshed("README.md", "changed, too\n", "whole")
+	refreshed("tools/sample.docker", devContainer()["tools/sample.docker"]+"# more\n", "whole")
+	if got := inside("cat /etc/readme"); got != "changed, too" {
+		t.Errorf("the whole build has %q", got)
 	}
 	// Another description leads to a whole one. Its commands fail with what they said.
 	g.Commit("sample", map[string]string{".devcontainer/devcontainer.json": `{"image": "base",
