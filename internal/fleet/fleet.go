@@ -198,6 +198,19 @@ func (f *Fleet) openPool() {
 // Rules returns the rules for requests.
 func (f *Fleet) Rules() spec.Rules { return f.rules }
 
+// Within returns the rules for requests that also fit the quotas of an account without other sandboxes: their machine
+// is as large as the largest sandbox that it may have.
+func Within(f *Fleet) spec.Rules {
+	r, q := f.rules, f.opts.Quotas
+	if q.CPU > 0 {
+		r.Machine.CPU = min(r.Machine.CPU, q.CPU)
+	}
+	if q.Memory > 0 {
+		r.Machine.Memory = min(r.Machine.Memory, q.Memory)
+	}
+	return r
+}
+
 // Checkpoints returns the store of checkpoints.
 func (f *Fleet) Checkpoints() *checkpoint.Store { return f.checkpoints }
 

@@ -520,3 +520,18 @@ func TestOptionsAreChecked(t *testing.T) {
 	wantError(t, err, errors.Unavailable, "shutting down")
 	wantError(t, f.Destroy(t.Context(), account, "sbx_1"), errors.Unavailable, "shutting down")
 }
+
+// TestWithin checks that the largest sandbox is that of the machine, or that of the quotas.
+func TestWithin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.opts.Quotas = reserve.Quotas{CPU: 3}
+	if got, want := fleet.Within(w.open(t)).Machine, (spec.Machine{CPU: 3, Memory: 16 << 30}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	w = newWorld(t)
+	w.opts.Quotas = reserve.Quotas{CPU: 300, Memory: 1 << 30}
+	if got, want := fleet.Within(w.open(t)).Machine, (spec.Machine{CPU: 8, Memory: 1 << 30}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

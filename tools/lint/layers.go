@@ -223,7 +223,7 @@ var rows = []row{
 	{"session/spares", nil, "it counts and waits; session makes and takes"},
 	{"session/once", []string{"engine", "fleet", "fleet/commands", "fleet/record", "session/agent", "session/model",
 		"session/models", "session/pipe", "session/shell"}, "it knows no session"},
-	{"session/container", []string{"base/secret", "devcontainer", "engine", "fleet", "fleet/spec", "image",
+	{"session/container", []string{"base/secret", "devcontainer", "fleet", "fleet/spec", "image",
 		"image/dockerfile/plan", "session/shell"}, "it runs dev containers; package devcontainer knows what they mean"},
 	{"session/preparation", []string{"base/secret", "devcontainer", "engine/volume", "fleet", "fleet/record",
 		"fleet/spec", "image", "session/agent", "session/container", "session/credentials", "session/models",

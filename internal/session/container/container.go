@@ -3,6 +3,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -18,11 +20,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/docker/go-units"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
-	"github.com/RelevanceAI/harvest/internal/engine"
 	"github.com/RelevanceAI/harvest/internal/fleet"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -106,11 +108,16 @@ func (p place) variables(local map[string]string, id string) (devcontainer.Varia
 }
 
 // Adapt adds to the request of a sandbox what the environment has: variables, ports, volumes if the engine has them,
-// and the hardware that it needs at least. The request's own variables and mounts take precedence.
+// and the hardware that it needs at least, if rules allow that. The request's own variables and mounts take precedence.
+// Adapt returns a sentence for each requirement that the sandbox does not meet.
 //
 // A volume belongs to the repository: its name begins with a digest of that. Otherwise a description, a feature or an
 // image could mount any volume of the account.
-func (e *Environment) Adapt(req *spec.Request, can engine.Capabilities) {
+func (e *Environment) Adapt(req *spec.Request, rules spec.Rules) (short []string) {
+	can := rules.Can
+	if own, ok := rules.Isolations[cmp.Or(req.Isolation, rules.Isolation)]; ok {
+		can = own
+	}
 	own := req.Env
 	req.Env = e.merged.RemoteEnv.Apply(e.merged.ContainerEnv.Apply(map[string]string{}))
 	maps.Copy(req.Env, own)
@@ -125,13 +132,49 @@ func (e *Environment) Adapt(req *spec.Request, can engine.Capabilities) {
 				ReadOnly: m.ReadOnly()})
 		}
 	}
-	if needs := e.merged.HostRequirements; needs != nil {
-		req.CPU = max(req.CPU, float64(needs.CPUs))
-		req.Memory = max(req.Memory, devcontainer.Bytes(needs.Memory))
-		if slices.Contains(can.Limits, "disk") {
-			req.Disk = max(req.Disk, devcontainer.Bytes(needs.Storage))
+	needs := e.merged.HostRequirements
+	if needs == nil {
+		return nil
+	}
+	size := func(n int64) string { return units.BytesSize(float64(n)) }
+	for _, text := range []string{
+		require(&req.CPU, need[float64]{"cpus", float64(needs.CPUs), rules.Defaults.CPU, rules.Machine.CPU,
+			slices.Contains(can.Limits, "cpu"), func(n float64) string { return fmt.Sprintf("%g cores", n) }}),
+		require(&req.Memory, need[int64]{"memory", devcontainer.Bytes(needs.Memory), rules.Defaults.Memory,
+			rules.Machine.Memory, slices.Contains(can.Limits, "memory"), size}),
+		require(&req.Disk, need[int64]{"storage", devcontainer.Bytes(needs.Storage), rules.Defaults.Disk, math.MaxInt64,
+			slices.Contains(can.Limits, "disk"), size}),
+	} {
+		if text != "" {
+			short = append(short, e.Config+" "+text)
 		}
 	}
+	return short
+}
+
+// need is a requirement of hardware.
+type need[T int64 | float64] struct {
+	name               string // in hostRequirements
+	least, usual, most T      // that it asks for, that a sandbox has by default, and that one can have
+	limited            bool   // the engine can limit it
+	text               func(T) string
+}
+
+// require raises the limit of a request to what is required. If a sandbox cannot have so much, it gets the most, and
+// require returns the end of a sentence about that: the requirement may be that of the authors' machines.
+func require[T int64 | float64](limit *T, n need[T]) string {
+	if !n.limited || n.least <= cmp.Or(*limit, n.usual) {
+		return ""
+	}
+	if n.least <= n.most {
+		*limit = n.least
+		return ""
+	}
+	if n.most > cmp.Or(*limit, n.usual) {
+		*limit = n.most
+	}
+	return fmt.Sprintf("asks for %s (hostRequirements.%s), and a sandbox can have at most %s here: it has %s",
+		n.text(n.least), n.name, n.text(n.most), n.text(cmp.Or(*limit, n.usual)))
 }
 
 // addPorts adds the ports of a description, without those that it hides, and describes all ports of the request.

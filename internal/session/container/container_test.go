@@ -64,23 +64,27 @@ func TestAdapt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	can := engine.Capabilities{Volumes: true, Limits: []string{"disk"}}
+	rules := spec.Rules{Can: engine.Capabilities{Volumes: true, Limits: []string{"cpu", "memory", "disk"}},
+		Defaults: engine.Limits{CPU: 1, Memory: 1 << 20, Disk: 1 << 40},
+		Machine:  spec.Machine{CPU: 8, Memory: 8 << 30}}
 	req := spec.Request{Env: map[string]string{"B": "own"}, Ports: []int{8080}, CPU: 4,
 		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}}}
-	e.Adapt(&req, can)
+	if short := e.Adapt(&req, rules); len(short) > 0 {
+		t.Errorf("it lacks: %q", short)
+	}
 	want := spec.Request{
 		Env: map[string]string{"A": "a", "HOME2": "/root", "PATH": container.DefaultPath + ":/more", "TOKEN": "t",
 			"B": "own"},
 		Ports: []int{8080, 3000},
 		PortDetails: []spec.PortDetail{{Port: 8080, Label: strings.Repeat("ä", 100)},
-			{Port: 3000, Label: "Web", Protocol: "https"}}, CPU: 4, Memory: 1 << 30, Disk: 2 << 30,
+			{Port: 3000, Label: "Web", Protocol: "https"}}, CPU: 4, Memory: 1 << 30,
 		Volumes: []spec.Mount{{Name: "mine", Path: "/taken"}, {Name: "dev-e3b0c442-my-cache", Path: "/cache"}}}
 	if diff := cmp.Diff(want, req); diff != "" {
 		t.Error(diff)
 	}
 	none := spec.Request{}
-	if e.Adapt(&none, engine.Capabilities{}); len(none.Volumes) > 0 {
-		t.Errorf("volumes on an engine without: %v", none.Volumes)
+	if e.Adapt(&none, spec.Rules{}); len(none.Volumes) > 0 || none.CPU != 0 || none.Memory != 0 || none.Disk != 0 {
+		t.Errorf("an engine without volumes and limits has %+v", none)
 	}
 	if other, err := container.Of(image.Image{}, nil, "x"); other != nil || err != nil {
 		t.Errorf("an image that is no dev container: %v, %v", other, err)
@@ -439,5 +443,45 @@ func TestSources(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" || from.Dockerfile != c.want[0] {
 			t.Errorf("%s: %s %s", c.text, from.Dockerfile, diff)
 		}
+	}
+}
+
+// TestRequirements checks that a sandbox has at least the required hardware, as far as possible.
+func TestRequirements(t *testing.T) {
+	t.Parallel()
+	img := described(t, `{"image": "x", "hostRequirements": {"cpus": 16, "memory": "64gb", "storage": "32gb"}}`, "/")
+	e, err := container.Of(img, nil, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := engine.Capabilities{Limits: []string{"cpu", "memory", "disk"}}
+	rules := spec.Rules{Can: all, Defaults: engine.Limits{CPU: 2, Memory: 2 << 30, Disk: 10 << 30},
+		Machine: spec.Machine{CPU: 8, Memory: 16 << 30}}
+	req := spec.Request{}
+	short := e.Adapt(&req, rules)
+	want := []string{"devcontainer.json asks for 16 cores (hostRequirements.cpus), and a sandbox can have at most 8 " +
+		"cores here: it has 8 cores", "devcontainer.json asks for 64GiB (hostRequirements.memory), and a sandbox can " +
+		"have at most 16GiB here: it has 16GiB"}
+	if diff := cmp.Diff(want, short); diff != "" {
+		t.Error(diff)
+	}
+	if req.CPU != 8 || req.Memory != 16<<30 || req.Disk != 32<<30 {
+		t.Errorf("the request is %+v", req)
+	}
+	rules.Machine = spec.Machine{CPU: 100, Memory: 100 << 30}
+	req = spec.Request{CPU: 32}
+	if short := e.Adapt(&req, rules); len(short) > 0 || req.CPU != 32 || req.Memory != 64<<30 {
+		t.Errorf("on a larger machine: %+v, %q", req, short)
+	}
+	rules.Machine, rules.Isolation, rules.Can = spec.Machine{}, "b", engine.Capabilities{}
+	rules.Isolations = map[string]engine.Capabilities{"a": all, "b": {Limits: []string{"cpu"}}}
+	req = spec.Request{}
+	short = e.Adapt(&req, rules)
+	if len(short) != 1 || !strings.HasSuffix(short[0], "it has 2 cores") || req.CPU != 0 {
+		t.Errorf("of another isolation: %+v, %q", req, short)
+	}
+	req = spec.Request{Isolation: "a"}
+	if e.Adapt(&req, rules); req.Disk != 32<<30 {
+		t.Errorf("of the isolation that is asked for: %+v", req)
 	}
 }

@@ -171,7 +171,8 @@ func TestDevContainer(t *testing.T) {
 	t.Run("commands", func(t *testing.T) {
 		t.Parallel()
 		h, got, stages := prepare(t, `[{"userEnvProbe": "none", "remoteEnv": {"A": "${localEnv:LOCAL}"},
-			"forwardPorts": [80], "onCreateCommand": "false", "postCreateCommand": "echo $A >posted",
+			"forwardPorts": [80], "hostRequirements": {"cpus": 100000}, "onCreateCommand": "false",
+			"postCreateCommand": "echo $A >posted",
 			"postStartCommand": "echo started >>started"}]`)
 		want := []string{"sandbox", "directories", "repository", "postCreateCommand", "postStartCommand"}
 		if got.Err != nil || !slices.Equal(stages, want) {
@@ -185,7 +186,8 @@ func TestDevContainer(t *testing.T) {
 		}
 		notice := records.Notice{Reason: records.NoticeSecret, Text: "devcontainer.json recommends the secret TOKEN " +
 			"(For the API): store it with harvest secret set, and pass it with --secret"}
-		if !slices.Equal(got.Notices, []records.Notice{notice}) {
+		if len(got.Notices) != 2 || got.Notices[1] != notice || got.Notices[0].Reason != records.NoticeHardware ||
+			!strings.HasPrefix(got.Notices[0].Text, "devcontainer.json asks for 100000 cores") {
 			t.Errorf("notices: %q", got.Notices)
 		}
 		sb, err := h.Fleet.Get(t.Context(), personal, got.Sandbox)

@@ -247,9 +247,12 @@ func (p *work) adapt(ctx context.Context, req *spec.Request) error {
 	if err != nil || p.container == nil {
 		return err
 	}
-	p.container.Adapt(req, p.Fleet.Capabilities())
+	short := p.container.Adapt(req, fleet.Within(p.Fleet))
 	if !p.Fresh {
 		return nil
+	}
+	for _, text := range short {
+		p.notice(records.NoticeHardware, text)
 	}
 	var owned []secret.Secret
 	if p.Credentials.Secrets != nil {

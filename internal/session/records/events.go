@@ -112,8 +112,9 @@ type Notice struct {
 
 // The kinds of notices.
 const (
-	NoticeSecret  = "secret"  // a secret is missing that the repository recommends
-	NoticeCommand = "command" // a command of the dev container failed in the background
+	NoticeHardware = "hardware" // the sandbox has less than the repository requires
+	NoticeSecret   = "secret"   // a secret is missing that the repository recommends
+	NoticeCommand  = "command"  // a command of the dev container failed in the background
 )
 
 // EventOutput has output of a command of the dev container that runs in the background. ID is the command's name, Text

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/base/tarfs"
 	"github.com/RelevanceAI/harvest/internal/fleet"
+	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
 	"github.com/RelevanceAI/harvest/internal/session/container"
 	"github.com/RelevanceAI/harvest/internal/session/shell"
@@ -34,6 +35,11 @@ func (a *attempt) devContainer(ctx context.Context, config string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if env, err := container.Of(img, nil, a.repo.ID); err == nil && env != nil {
+		for _, text := range env.Adapt(&spec.Request{}, fleet.Within(a.m.opts.Fleet)) {
+			a.note(text) // for sessions
+		}
 	}
 	a.end(ctx, &a.box)
 	a.ids, a.build.From = "", img.ID // the user may be another one
