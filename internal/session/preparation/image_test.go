@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/testenv"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/fleet/spec"
 	"github.com/RelevanceAI/harvest/internal/image"
@@ -232,4 +233,60 @@ func TestDevContainer(t *testing.T) {
 			t.Errorf("a damaged label: %v", got.Err)
 		}
 	})
+}
+
+// TestUnfollowedDevContainer checks that a session without an image of its repository reports a dev container that it
+// does not follow.
+func TestUnfollowedDevContainer(t *testing.T) {
+	t.Parallel()
+	url, _ := project(t, "one")
+	dir := strings.TrimPrefix(url, "file://")
+	write := func(name, text string) {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		testenv.WriteFile(t, filepath.Join(dir, name), []byte(text))
+		git(t, dir, "add", "-A")
+		git(t, dir, "commit", "--quiet", "-m", name)
+	}
+	notices := func(change func(s *preparation.Session)) (all []string) {
+		h := newHouse(t)
+		h.Preparer.Images = repos{image: records.RepoImage{Dir: "/elsewhere"}}
+		s := session(url)
+		change(&s)
+		got, _ := h.prepare(s)
+		for _, n := range got.Notices {
+			all = append(all, n.Reason+": "+n.Text)
+		}
+		return all
+	}
+	unchanged := func(*preparation.Session) {}
+	if got := notices(unchanged); len(got) > 0 {
+		t.Errorf("without a description: %q", got)
+	}
+	write(".devcontainer/go/devcontainer.json", "{}")
+	const file = "devcontainer: .devcontainer/go/devcontainer.json is not followed, because there is no image of " +
+		"this repository: harvest repo add "
+	if got := notices(unchanged); !slices.Equal(got, []string{file + url +
+		" builds an image by it, and later sessions start from that"}) {
+		t.Errorf("it says %q", got)
+	}
+	bundle := filepath.Join(t.TempDir(), "bundle")
+	git(t, dir, "bundle", "create", "--quiet", bundle, "HEAD")
+	if got := notices(func(s *preparation.Session) { s.Repos[0].URL, s.Given.Bundle = "", bundle }); !slices.Equal(got,
+		[]string{file + "builds an image by it, of a repository with an address"}) {
+		t.Errorf("of a directory: %q", got)
+	}
+	for name, change := range map[string]func(*preparation.Session){
+		"an image of the user": func(s *preparation.Session) { s.Image = "other" },
+		"a continued session":  func(s *preparation.Session) { s.Continues = true },
+	} {
+		if got := notices(change); len(got) > 0 {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	write("harvest.json", `{"devcontainer": ""}`)
+	if got := notices(unchanged); len(got) > 0 {
+		t.Errorf("it is to be ignored: %q", got)
+	}
 }

@@ -141,6 +141,7 @@ func (p *work) run(ctx context.Context) error {
 	if p.container != nil {
 		return p.start(ctx)
 	}
+	unfollowed(ctx, p)
 	return nil
 }
 

@@ -112,9 +112,10 @@ type Notice struct {
 
 // The kinds of notices.
 const (
-	NoticeHardware = "hardware" // the sandbox has less than the repository requires
-	NoticeSecret   = "secret"   // a secret is missing that the repository recommends
-	NoticeCommand  = "command"  // a command of the dev container failed in the background
+	NoticeHardware   = "hardware"     // the sandbox has less than the repository requires
+	NoticeSecret     = "secret"       // a secret is missing that the repository recommends
+	NoticeUnfollowed = "devcontainer" // the dev container of the repository is not followed
+	NoticeCommand    = "command"      // a command of the dev container failed in the background
 )
 
 // EventOutput has output of a command of the dev container that runs in the background. ID is the command's name, Text
