@@ -26,6 +26,9 @@ const (
 func runLater(r *runner, done preparation.Result) {
 	later := done.Later
 	if later == nil {
+		if len(r.session().Later) > 0 { // of an earlier sandbox
+			r.change(func(s *records.Session) { s.Later = nil })
+		}
 		return
 	}
 	r.change(func(s *records.Session) { s.Later = later.Hooks })
@@ -86,7 +89,7 @@ type output struct {
 	sending sync.Mutex // held while events are published, so that their order is that of the output
 	mu      sync.Mutex
 	parts   []draft // guarded by mu
-	left    int     // guarded by mu: bytes that may follow
+	left    int     // guarded by mu: bytes that may follow; -1 after the remark that no more do
 }
 
 func newOutput(publish func(...draft)) *output {
@@ -111,12 +114,14 @@ func (w writer) Write(p []byte) (int, error) {
 func (o *output) add(name string, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left == 0 {
+	if o.left < 0 || len(text) == 0 {
 		return
 	}
-	over := len(text) > o.left
-	text = text[:min(len(text), o.left)]
-	o.left -= len(text)
+	if len(text) > o.left {
+		text, o.left = append(text[:o.left:o.left], "\n[the rest is left out]\n"...), -1
+	} else {
+		o.left -= len(text)
+	}
 	for len(text) > 0 {
 		n := len(o.parts) - 1
 		if n < 0 || o.parts[n].Data.ID != name || len(o.parts[n].Data.Text) >= outputPart {
@@ -126,10 +131,6 @@ func (o *output) add(name string, text []byte) {
 		part := min(len(text), outputPart-len(o.parts[n].Data.Text))
 		o.parts[n].Data.Text += string(text[:part])
 		text = text[part:]
-	}
-	if over {
-		o.left = 0
-		o.parts[len(o.parts)-1].Data.Text += "\n[the rest is left out]\n"
 	}
 	select {
 	case o.more <- struct{}{}:
