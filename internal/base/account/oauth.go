@@ -53,13 +53,22 @@ type Tokens struct {
 	Refresh config.Secret // valid once
 }
 
+// Refusal is an error of Authorize that concerns the user, not the store: a full disk is Exhausted as well.
+type Refusal struct{ err error }
+
+// Error returns the text for the log.
+func (r *Refusal) Error() string { return r.err.Error() }
+
+// Unwrap returns the error with its kind and its message.
+func (r *Refusal) Unwrap() error { return r.err }
+
 // Authorize lets a client act for by with some of its scopes, as a member of the account. id and name are those of the
-// client. The grant expires no later than the key of by, and is revoked with it. Kinds: Denied, Exhausted,
-// Unauthenticated.
+// client. The grant expires no later than the key of by, and is revoked with it. Unauthenticated: the key of by has
+// ended. A Refusal, Denied or Exhausted: by lacks a scope, or its account has too many grants.
 func Authorize(ctx context.Context, r *Ring, by Principal, id, name string, scopes []Scope) (Tokens, error) {
 	for _, s := range scopes {
 		if err := by.May(s); err != nil {
-			return Tokens{}, err
+			return Tokens{}, &Refusal{err}
 		}
 	}
 	if !by.Expires.IsZero() && !r.time().Before(by.Expires) {
@@ -70,8 +79,8 @@ func Authorize(ctx context.Context, r *Ring, by Principal, id, name string, scop
 	}
 	all, err := r.store.Keys(ctx, by.Account, OAuth)
 	if err == nil && len(all) >= grantsAtMost {
-		err = errors.Remedy(errors.Newf(errors.Exhausted, "%d clients are signed in to the account", len(all)),
-			"revoke some of them: harvest key ls, harvest key rm KEY")
+		err = &Refusal{errors.Remedy(errors.Newf(errors.Exhausted, "%d clients are signed in to the account", len(all)),
+			"revoke some of them: harvest key ls, harvest key rm KEY")}
 	}
 	if err != nil {
 		return Tokens{}, err

@@ -251,6 +251,27 @@ func TestGrantsAreLimited(t *testing.T) {
 	}
 }
 
+// TestRefusalsAreNotErrorsOfTheStore checks that a full disk can be told from a full account.
+func TestRefusalsAreNotErrorsOfTheStore(t *testing.T) {
+	t.Parallel()
+	r, s, _ := clock()
+	var refusal *Refusal
+	for range grantsAtMost {
+		granted(t, r, Local())
+	}
+	if _, err := Authorize(t.Context(), r, Local(), "c", "x", []Scope{Read}); !errors.As(err, &refusal) {
+		t.Errorf("a full account: %v", err)
+	}
+	if _, err := Authorize(t.Context(), r, Principal{}, "c", "x", []Scope{Read}); !errors.As(err, &refusal) {
+		t.Errorf("a missing scope: %v", err)
+	}
+	s.keys, s.err = nil, errors.Newf(errors.Exhausted, "the disk is full")
+	if _, err := Authorize(t.Context(), r, Local(), "c", "x", []Scope{Read}); errors.As(err, &refusal) ||
+		errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("a full disk: %v", err)
+	}
+}
+
 func TestGrantsOnAStoreThatFails(t *testing.T) {
 	t.Parallel()
 	r, s, _ := clock()

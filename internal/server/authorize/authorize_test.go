@@ -125,6 +125,20 @@ func TestIDsAreSigned(t *testing.T) {
 	}
 }
 
+// TestErrorsOfTheStoreAreNotInvalidGrant checks that a client does not drop its tokens because a disk is full.
+func TestErrorsOfTheStoreAreNotInvalidGrant(t *testing.T) {
+	t.Parallel()
+	var f *failure
+	for _, kind := range []errors.Kind{errors.Exhausted, errors.Denied, errors.Internal} {
+		if err := asGrant(errors.Newf(kind, "write the record")); errors.As(err, &f) {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	if err := asGrant(errors.Newf(errors.Unauthenticated, "revoked")); !errors.As(err, &f) || f.Code != "invalid_grant" {
+		t.Errorf("%v", err)
+	}
+}
+
 func FuzzRegistration(f *testing.F) {
 	f.Add([]byte(`{"client_name":"a","redirect_uris":["http://127.0.0.1:1/cb"]}`))
 	f.Add([]byte(`{"redirect_uris":["https://a.example/?x=%2e","cursor://anysphere.cursor-mcp/oauth/callback"]}`))

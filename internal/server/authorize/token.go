@@ -194,10 +194,11 @@ func (s *Service) renew(r *http.Request, in values) (account.Tokens, error) {
 	return out, nil
 }
 
-// asGrant gives errors about the user's rights the form of OAuth.
+// asGrant gives errors about the user or a token the form of OAuth. The others, such as that of a full disk, do not mean
+// that the client must sign in again.
 func asGrant(err error) error {
-	switch errors.KindOf(err) {
-	case errors.Unauthenticated, errors.Denied, errors.Exhausted:
+	var refusal *account.Refusal
+	if errors.KindOf(err) == errors.Unauthenticated || errors.As(err, &refusal) {
 		return errorf("invalid_grant", "%s", errors.Message(err))
 	}
 	return err
