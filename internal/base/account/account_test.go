@@ -12,8 +12,9 @@ import (
 
 // shelf is a Store for one test at a time; package storetest proves the real ones.
 type shelf struct {
-	keys []Key
-	err  error
+	keys  []Key
+	err   error
+	stuck string // records whose ID begins with this cannot be deleted; "": none
 }
 
 func (s *shelf) InsertKey(_ context.Context, k Key) error {
@@ -56,6 +57,9 @@ func (s *shelf) KeyUsed(_ context.Context, id string, at time.Time) error {
 func (s *shelf) DeleteKey(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if s.stuck != "" && strings.HasPrefix(id, s.stuck) {
+		return errors.Errorf("stuck")
 	}
 	before := len(s.keys)
 	s.keys = slices.DeleteFunc(s.keys, func(k Key) bool { return k.ID == id })

@@ -122,25 +122,43 @@ func (r *Ring) insert(ctx context.Context, k Key) error {
 	return errors.Join(errRevoked(), r.store.DeleteKey(context.WithoutCancel(ctx), k.ID))
 }
 
+// drop revokes a key. A key that does not exist is not an error. The records that were made with it go first: if the
+// store fails, or the server ends meanwhile, the key is there still and can be revoked again.
+func drop(ctx context.Context, r *Ring, k Key) error {
+	if err := r.revokeMade(ctx, k); err != nil {
+		return err
+	}
+	if err := r.store.DeleteKey(ctx, k.ID); err != nil && errors.KindOf(err) != errors.NotFound {
+		return err
+	}
+	logf.Infof(ctx, "%s of account %s revoked", k.ID, k.Account)
+	r.end(k.ID, errRevoked())
+	return r.revokeMade(ctx, k) // those made meanwhile
+}
+
+// makes returns the kinds of the records that end with a key of this kind. Keys that an admin made with it stay, because
+// they belong to other users; they expire no later than the key would have.
+func (k Kind) makes() []Kind {
+	switch k {
+	case Link, access, refresh:
+		return nil
+	case OAuth:
+		return []Kind{access, refresh}
+	}
+	return []Kind{SignIn, Link, OAuth}
+}
+
 // revokeMade revokes the sign-ins, links and grants that were made with a key, and those made with them: they act for
-// that key. Keys that an admin made with it stay, because they belong to other users; they expire no later than
-// the key would have.
+// that key.
 func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 	var all error
-	for _, kind := range []Kind{SignIn, Link, OAuth, access, refresh} {
+	for _, kind := range by.Kind.makes() {
 		made, err := r.store.Keys(ctx, by.Account, kind)
 		all = errors.Join(all, err)
 		for _, k := range made {
-			if k.MadeBy != by.ID && (k.Kind != OAuth || k.Subject != by.ID) {
-				continue
+			if k.MadeBy == by.ID || k.Kind == OAuth && k.Subject == by.ID {
+				all = errors.Join(all, drop(ctx, r, k))
 			}
-			if err := r.store.DeleteKey(ctx, k.ID); err != nil && errors.KindOf(err) != errors.NotFound {
-				all = errors.Join(all, err)
-				continue
-			}
-			logf.Infof(ctx, "%s, made with %s, revoked", k.ID, by.ID)
-			r.end(k.ID, errRevoked())
-			all = errors.Join(all, r.revokeMade(ctx, k))
 		}
 	}
 	return all

@@ -271,6 +271,13 @@ func Access(ctx context.Context, r *Ring, text string) (Principal, error) {
 	if err != nil {
 		return Principal{}, errors.Wrapf(err, "look for an access token")
 	}
+	grants, err := r.store.Keys(ctx, k.Account, OAuth)
+	if err != nil {
+		return Principal{}, errors.Wrapf(err, "look for a grant")
+	}
+	if !slices.ContainsFunc(grants, func(g Key) bool { return g.ID == k.MadeBy }) {
+		return Principal{}, errToken()
+	}
 	r.touch(ctx, k.MadeBy, now)
 	// Work may outlast the token, but not the grant.
 	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.MadeBy, Kind: OAuth,
@@ -296,16 +303,5 @@ func Withdraw(ctx context.Context, r *Ring, client, text string) (Principal, err
 
 // EndGrant revokes the grant with this principal. It is not an error if it has ended already.
 func EndGrant(ctx context.Context, r *Ring, who Principal) error {
-	return drop(context.WithoutCancel(ctx), r, Key{ID: who.KeyID, Account: who.Account})
-}
-
-// drop revokes a grant.
-func drop(ctx context.Context, r *Ring, g Key) error {
-	err := r.store.DeleteKey(ctx, g.ID)
-	if errors.KindOf(err) == errors.NotFound {
-		err = nil
-	}
-	logf.Infof(ctx, "%s of account %s revoked", g.ID, g.Account)
-	r.end(g.ID, errRevoked())
-	return errors.Join(err, r.revokeMade(ctx, g))
+	return drop(context.WithoutCancel(ctx), r, Key{ID: who.KeyID, Kind: OAuth, Account: who.Account})
 }

@@ -218,6 +218,58 @@ func TestGrantsEndWithTheirKey(t *testing.T) {
 	}
 }
 
+// signedIn returns the user of a browser that as has signed in.
+func signedIn(t *testing.T, r *Ring, as Principal) Principal {
+	t.Helper()
+	text, _, err := r.SignInAs(t.Context(), as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := r.Authenticate(t.Context(), SignIn, text.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+// TestRevocationCanBeRepeated checks that a revocation that fails at any record can be repeated, also after a restart.
+func TestRevocationCanBeRepeated(t *testing.T) {
+	t.Parallel()
+	for _, stuck := range []string{"key_", "sig_", "oau_", "oaa_", "oar_", "lnk_"} {
+		r, s, _ := clock()
+		k, admin := made(t, r, Local(), Request{Name: "admin", Role: Admin})
+		browser := signedIn(t, r, admin)
+		one := granted(t, r, browser)
+		if _, _, err := r.Share(t.Context(), browser, "sbx_x:80", 0); err != nil {
+			t.Fatal(err)
+		}
+		s.stuck = stuck
+		if err := r.Revoke(t.Context(), Local(), k.ID); err == nil {
+			t.Errorf("%s: no error", stuck)
+		}
+		s.stuck = ""
+		restarted := NewRing(s)
+		restarted.now = r.now
+		if err := restarted.Revoke(t.Context(), Local(), k.ID); err != nil || len(s.keys) != 0 ||
+			works(t, restarted, one) {
+			t.Errorf("%s: again: %v, %d records", stuck, err, len(s.keys))
+		}
+	}
+}
+
+// TestAccessNeedsItsGrant checks that a token whose grant has no record is not valid.
+func TestAccessNeedsItsGrant(t *testing.T) {
+	t.Parallel()
+	r, s, _ := clock()
+	one := granted(t, r, Local())
+	if err := s.DeleteKey(t.Context(), one.Grant.KeyID); err != nil {
+		t.Fatal(err)
+	}
+	if works(t, r, one) {
+		t.Error("an access token works without its grant")
+	}
+}
+
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	for name, token := range map[string]func(Tokens) string{

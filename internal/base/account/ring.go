@@ -226,12 +226,7 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 	}
 	for _, k := range keys {
 		if k.ID == ref || k.Name == ref && k.Account == by.Account {
-			if err := r.store.DeleteKey(ctx, k.ID); err != nil {
-				return err
-			}
-			logf.Infof(ctx, "key %s of account %s revoked", k.ID, k.Account)
-			r.end(k.ID, errRevoked())
-			return r.revokeMade(context.WithoutCancel(ctx), k) // by may be k, and then ctx has ended
+			return drop(context.WithoutCancel(ctx), r, k) // by may be k, or made with it, and then ctx ends
 		}
 	}
 	return NoKey(ref)
