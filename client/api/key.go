@@ -29,6 +29,8 @@ type Key struct {
 	LastUsed time.Time `json:"last_used_at,omitzero"`
 	// MadeBy is the key or sign-in that created it; "" for the server's own command line, or a provider's sign-in.
 	MadeBy string `json:"made_by,omitempty"`
+	// User is the user who allowed a client of MCP after signing in with a provider, as in Self.
+	User string `json:"user,omitempty"`
 }
 
 // NewKey is a key that was just created.

@@ -145,11 +145,11 @@ func (c commands) keyList() *cobra.Command {
 		Short: "List keys, newest first",
 		Example: `  harvest key ls
   harvest key ls --all -o json`,
-	}, []string{"ID", "KIND", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"},
+	}, []string{"ID", "KIND", "NAME", "ACCOUNT", "ROLE", "SCOPES", "USER", "CREATED", "EXPIRES", "USED"},
 		func(ctx context.Context, server *client.Client) ([]api.Key, error) { return server.Keys(ctx, everyone) },
 		func(k api.Key) (string, []string) {
-			return k.Name, []string{k.ID, k.Kind, k.Name, k.Account, k.Role, cli.Joined(k.Scopes), cli.Ago(k.Created),
-				cli.Until(k.Expires), cli.Ago(k.LastUsed)}
+			return k.Name, []string{k.ID, k.Kind, k.Name, k.Account, k.Role, cli.Joined(k.Scopes), k.User,
+				cli.Ago(k.Created), cli.Until(k.Expires), cli.Ago(k.LastUsed)}
 		})
 	cmd.Flags().BoolVar(&everyone, "all", false, "list the keys of all accounts")
 	return cmd

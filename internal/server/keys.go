@@ -149,9 +149,9 @@ func (s *Server) accountUsage(ctx context.Context, of string) (api.AccountUsage,
 	return used, err
 }
 
-// user returns the user who signed in with a provider.
+// user returns the user who signed in with a provider, or whose client of OAuth p is.
 func user(p account.Principal) string {
-	if p.Kind == account.SignIn {
+	if p.Kind == account.SignIn || p.Kind == account.OAuth {
 		return p.Subject
 	}
 	return ""
@@ -238,6 +238,7 @@ func keyOut(k account.Key) api.Key {
 		ID: k.ID, Kind: string(k.Kind), Name: k.Name, Account: k.Account, Role: string(k.Role),
 		Scopes:  scopesOut(k.Scopes),
 		Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC(), MadeBy: k.MadeBy,
+		User: user(k.Principal()),
 	}
 }
 

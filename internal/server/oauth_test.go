@@ -237,6 +237,26 @@ func TestClientsSignIn(t *testing.T) {
 	}
 }
 
+// TestKeysNameTheUser checks that the list of keys names the user of a provider who allowed a client.
+func TestKeysNameTheUser(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	ann := account.Local()
+	ann.Subject = "ann@example.org"
+	secret, _, err := w.ring.SignInAs(t.Context(), ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := newOAuth(t, w)
+	u.cookie = "harvest=" + secret.Reveal()
+	u.tokens()
+	_, body := w.do("GET", api.Keys, "")
+	if keys := parse[api.List[api.Key]](t, body).Data; keys[0].User != ann.Subject ||
+		!strings.HasPrefix(keys[0].MadeBy, "sig_") {
+		t.Errorf("%+v", keys[0])
+	}
+}
+
 // isOAuth reports whether err is an error of OAuth with this code.
 func isOAuth(err error, code string) bool {
 	var e *oauth2.RetrieveError

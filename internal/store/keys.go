@@ -25,9 +25,9 @@ func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
 		scopes[i] = string(scope)
 	}
 	_, err := s.db.write.ExecContext(ctx,
-		`INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
-		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject, k.MadeBy, micros(k.Until))
+		`INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until, root)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
+		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject, k.MadeBy, micros(k.Until), k.Root)
 	if taken(err) {
 		return account.NameTaken(k.Name)
 	}
@@ -62,14 +62,14 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 		var scopes string
 		var created, expires, used, until int64
 		err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used,
-			&k.Subject, &k.MadeBy, &until)
+			&k.Subject, &k.MadeBy, &until, &k.Root)
 		for _, scope := range strings.Fields(scopes) {
 			k.Scopes = append(k.Scopes, account.Scope(scope))
 		}
 		k.Created, k.Expires, k.LastUsed, k.Until = fromMicros(created), fromMicros(expires), fromMicros(used),
 			fromMicros(until)
 		return err
-	}, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until "+
+	}, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until, root "+
 		"FROM keys "+clause, args...)
 }
 

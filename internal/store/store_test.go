@@ -175,6 +175,30 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 	}
 }
 
+// TestMigrateRootsOfKeys checks that grants of older versions, whose subject was a sign-in, keep their root.
+func TestMigrateRootsOfKeys(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	old := raw(t, path)
+	for _, statements := range append(migrations()[:5:5], `INSERT INTO keys VALUES
+		('oau_1', 'oauth', 'acme', 'c', 'member', 'read', 'h1', 1, 0, 0, 'sig_1', 'key_1', 0),
+		('sig_1', 'sign-in', 'acme', '', 'admin', 'read', 'h2', 1, 0, 0, 'sig_ann', 'key_1', 0),
+		('key_2', 'key', 'acme', 'k', 'admin', 'read', 'h3', 1, 0, 0, '', 'key_1', 0)`, "PRAGMA user_version = 5") {
+		if _, err := old.Exec(statements); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old.Close()
+	db := open(t, path)
+	for hash, want := range map[string][3]string{"h1": {"", "sig_1", "key_1"}, "h2": {"sig_ann", "key_1", "key_1"},
+		"h3": {"", "key_1", ""}} {
+		k, err := db.Keys().KeyByHash(t.Context(), hash)
+		if got := [3]string{k.Subject, k.MadeBy, k.Root}; err != nil || got != want {
+			t.Errorf("%s: %q, %v", hash, got, err)
+		}
+	}
+}
+
 // TestMigrateDamagedRecords checks that damaged records do not prevent the migration of any version, and are left out
 // of all sums.
 //

@@ -7,6 +7,7 @@
 package account
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -47,6 +48,7 @@ type Principal struct {
 	KeyID   string    // id of the key or sign-in; "" for a caller on the server's Unix socket
 	Kind    Kind      // of KeyID; "" without one
 	Subject string    // of that key
+	Root    string    // of that key
 	Expires time.Time // of that key; zero: never
 	Until   time.Time // upper bound for the expiry of keys, sign-ins and links that it makes; zero: no bound
 }
@@ -119,8 +121,14 @@ const (
 )
 
 // Key is the record of a key, a sign-in or a link. It has only a hash of the secret; the secret is not stored.
+//
+// Subject is the person of a sign-in, or of a grant that a sign-in made, if a provider named one. That of a link is its
+// target, and that of a token of OAuth is a hash of its client's ID.
+//
+// Root is the id of the key for which a sign-in, a link or a grant acts. It is MadeBy or, if that is a sign-in, its Root:
+// the sign-in may end and be deleted earlier. If no key is behind the sign-ins, Root is the first sign-in.
 type Key struct {
-	ID       string    `json:"id"` // "key_", "ssh_", "oau_", "sig_" or "lnk_" and a ULID
+	ID       string    `json:"id"` // "key_", "ssh_", "oau_", "oaa_", "oar_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`
 	Account  string    `json:"account"`
 	Name     string    `json:"name,omitempty"`
@@ -130,16 +138,20 @@ type Key struct {
 	Expires  time.Time `json:"expires_at,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used_at,omitzero"` // to the minute
 	Hash     string    `json:"-"`                     // hex SHA-256 of the secret, or of the public key
-	Subject  string    `json:"subject,omitempty"`     // the person, if a provider named one; or a link's target
+	Subject  string    `json:"subject,omitempty"`     // see below
 	MadeBy   string    `json:"made_by,omitempty"`     // id of its maker; "" over the Unix socket or by a provider
+	Root     string    `json:"-"`                     // see below
 	Until    time.Time `json:"-"`                     // latest expiry of keys, sign-ins, links it makes; zero: none
 }
 
 // Principal returns the principal that the key authenticates.
 func (k Key) Principal() Principal {
 	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind,
-		Subject: k.Subject, Expires: k.Expires, Until: k.Until}
+		Subject: k.Subject, Root: k.Root, Expires: k.Expires, Until: k.Until}
 }
+
+// rootOf returns the Root of the records that by makes.
+func rootOf(by Principal) string { return cmp.Or(by.Root, by.KeyID) }
 
 // Request describes a key to make.
 type Request struct {

@@ -96,7 +96,7 @@ func (r *Ring) end(id string, why error) {
 		f.cancel(why)
 	}
 	for hash, l := range r.links { // links not used to sign in yet
-		if l.as.KeyID == id {
+		if l.as.KeyID == id || l.as.Root == id {
 			delete(r.links, hash)
 		}
 	}
@@ -116,7 +116,7 @@ func (r *Ring) insert(ctx context.Context, k Key) error {
 	if err := r.store.InsertKey(ctx, k); err != nil {
 		return err
 	}
-	if k.MadeBy == "" || !r.Gone(k.MadeBy) {
+	if !r.Gone(k.MadeBy) && !r.Gone(k.Root) {
 		return nil
 	}
 	return errors.Join(errRevoked(), r.store.DeleteKey(context.WithoutCancel(ctx), k.ID))
@@ -156,7 +156,7 @@ func (r *Ring) revokeMade(ctx context.Context, by Key) error {
 		made, err := r.store.Keys(ctx, by.Account, kind)
 		all = errors.Join(all, err)
 		for _, k := range made {
-			if k.MadeBy == by.ID || k.Kind == OAuth && k.Subject == by.ID {
+			if k.MadeBy == by.ID || k.Root == by.ID {
 				all = errors.Join(all, drop(ctx, r, k))
 			}
 		}

@@ -85,23 +85,14 @@ func Authorize(ctx context.Context, r *Ring, by Principal, id, name string, scop
 	if err != nil {
 		return Tokens{}, err
 	}
-	maker, err := makerOf(ctx, r, by)
-	if err != nil {
-		return Tokens{}, err
-	}
 	part, hash := secret(refreshPrefix)
 	now, unique := r.time(), ids.New()
 	g := Key{ID: "oau_" + unique, Kind: OAuth, Account: by.Account, Name: grantName(name, unique), Role: Member,
-		Scopes: scopes, Created: now, Expires: earlier(now.Add(grantLife), by.Until), Hash: hash, MadeBy: maker}
+		Scopes: scopes, Created: now, Expires: earlier(now.Add(grantLife), by.Until), Hash: hash, Subject: by.Subject,
+		MadeBy: by.KeyID, Root: rootOf(by)}
 	g.Until = g.Expires
-	if by.KeyID != maker {
-		g.Subject = by.KeyID
-	}
 	if err := r.insert(ctx, g); err != nil {
 		return Tokens{}, err
-	}
-	if by.KeyID != "" && r.Gone(by.KeyID) {
-		return Tokens{}, errors.Join(errRevoked(), drop(context.WithoutCancel(ctx), r, g))
 	}
 	last, _ := secret("")
 	out, err := issue(ctx, r, g, id, part.Reveal()+last.Reveal())
@@ -121,31 +112,6 @@ func grantName(client, unique string) string {
 	text := strings.Join(words, "-")
 	text = strings.TrimSuffix(text[:min(len(text), 40)], "-")
 	return cmp.Or(text, "client") + "-" + unique[len(unique)-6:]
-}
-
-// makerOf returns the id of the key for which by acts: that of the key, and for a sign-in that of the key that made it,
-// directly or by way of other sign-ins. Expired sign-ins are deleted, but a grant of a sign-in must end with that key.
-func makerOf(ctx context.Context, r *Ring, by Principal) (string, error) {
-	if by.Kind != SignIn {
-		return by.KeyID, nil
-	}
-	all, err := r.store.Keys(ctx, by.Account, SignIn)
-	if err != nil {
-		return "", err
-	}
-	makers := map[string]string{}
-	for _, k := range all {
-		makers[k.ID] = k.MadeBy
-	}
-	id := by.KeyID
-	for range len(all) { // a chain is no longer
-		next := makers[id]
-		if next == "" {
-			break
-		}
-		id = next
-	}
-	return id, nil
 }
 
 // issue stores a refresh token of a grant and a new access token.
@@ -275,13 +241,14 @@ func Access(ctx context.Context, r *Ring, text string) (Principal, error) {
 	if err != nil {
 		return Principal{}, errors.Wrapf(err, "look for a grant")
 	}
-	if !slices.ContainsFunc(grants, func(g Key) bool { return g.ID == k.MadeBy }) {
+	i := slices.IndexFunc(grants, func(g Key) bool { return g.ID == k.MadeBy })
+	if i < 0 {
 		return Principal{}, errToken()
 	}
 	r.touch(ctx, k.MadeBy, now)
 	// Work may outlast the token, but not the grant.
 	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.MadeBy, Kind: OAuth,
-		Expires: k.Until, Until: k.Until}, nil
+		Subject: grants[i].Subject, Root: grants[i].Root, Expires: k.Until, Until: k.Until}, nil
 }
 
 // IsAccess reports whether a text has the form of an access token.

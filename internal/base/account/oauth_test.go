@@ -257,6 +257,43 @@ func TestRevocationCanBeRepeated(t *testing.T) {
 	}
 }
 
+// TestGrantsEndWithTheRootKey checks that revoking a key ends the grant of a sign-in that a link of another sign-in made,
+// also when that one has signed out.
+func TestGrantsEndWithTheRootKey(t *testing.T) {
+	t.Parallel()
+	r, s, _ := clock()
+	k, admin := made(t, r, Local(), Request{Name: "admin", Role: Admin})
+	first := signedIn(t, r, admin)
+	second := signedIn(t, r, first)
+	one, unused := granted(t, r, second), signedIn(t, r, second)
+	if err := r.SignOut(t.Context(), first); err != nil || !works(t, r, one) {
+		t.Fatal(err)
+	}
+	if err := r.Revoke(t.Context(), Local(), k.ID); err != nil || works(t, r, one) || len(s.keys) != 0 {
+		t.Errorf("%v, %d records", err, len(s.keys))
+	}
+	if _, err := Authorize(t.Context(), r, unused, "c", "x", []Scope{Read}); errors.KindOf(err) !=
+		errors.Unauthenticated {
+		t.Errorf("a new grant: %v", err)
+	}
+}
+
+// TestGrantsNameThePerson checks that a grant records who gave it, and by which sign-in.
+func TestGrantsNameThePerson(t *testing.T) {
+	t.Parallel()
+	r, s, _ := clock()
+	ann := Principal{Account: "acme", Role: Member, Scopes: Scopes, Subject: "ann@example.org"}
+	browser := signedIn(t, r, ann)
+	one := granted(t, r, browser)
+	who, err := Access(t.Context(), r, one.Access.Reveal())
+	if err != nil || who.Subject != ann.Subject || one.Grant.Subject != ann.Subject {
+		t.Errorf("%+v, %v", who, err)
+	}
+	if g := s.keys[1]; g.Kind != OAuth || g.Subject != ann.Subject || g.MadeBy != browser.KeyID {
+		t.Errorf("%+v", g)
+	}
+}
+
 // TestAccessNeedsItsGrant checks that a token whose grant has no record is not valid.
 func TestAccessNeedsItsGrant(t *testing.T) {
 	t.Parallel()

@@ -305,7 +305,7 @@ func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.
 	k := Key{
 		ID: "sig_" + ids.New(), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
 		Created: now, Expires: earlier(now.Add(signInLife), as.Until), Hash: hash, Subject: as.Subject,
-		MadeBy: as.KeyID, Until: as.Until,
+		MadeBy: as.KeyID, Root: rootOf(as), Until: as.Until,
 	}
 	if err := r.insert(ctx, k); err != nil {
 		return "", time.Time{}, errors.Wrapf(err, "record a sign-in")

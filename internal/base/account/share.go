@@ -36,7 +36,7 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string,
 	text, hash := secret(portPrefix)
 	k := Key{
 		ID: "lnk_" + ids.New(), Kind: Link, Account: by.Account, Role: Member, Scopes: []Scope{Exec},
-		Created: r.time(), Hash: hash, Subject: subject, MadeBy: by.KeyID,
+		Created: r.time(), Hash: hash, Subject: subject, MadeBy: by.KeyID, Root: rootOf(by),
 	}
 	k.Expires = k.Created.Add(life)
 	k.Expires = earlier(earlier(k.Expires, by.Expires), by.Until)

@@ -35,7 +35,7 @@ func key(id, owner, name string) account.Key {
 		Scopes:  []account.Scope{account.Exec, account.Read},
 		Created: at, Expires: at.Add(time.Hour), LastUsed: at.Add(time.Minute), Hash: "hash of " + id,
 		Subject: "of " + id,
-		MadeBy:  "maker of " + id, Until: at.Add(2 * time.Hour),
+		MadeBy:  "maker of " + id, Until: at.Add(2 * time.Hour), Root: "root of " + id,
 	}
 }
 
