@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -234,6 +235,17 @@ func TestClientsSignIn(t *testing.T) {
 	}
 	if _, err := u.refresh(token.RefreshToken); !isOAuth(err, "invalid_grant") {
 		t.Errorf("a client that was withdrawn: %v", err)
+	}
+}
+
+// TestExpiryIsThatOfTheGrant checks that expires_in is less if the user's key ends sooner.
+func TestExpiryIsThatOfTheGrant(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	u := newOAuth(t, w)
+	_, u.key = oauthKey(w, account.Request{Name: "short", Life: 10 * time.Minute})
+	if token := u.tokens(); token.ExpiresIn > 600 || token.ExpiresIn < 500 {
+		t.Errorf("%d s", token.ExpiresIn)
 	}
 }
 

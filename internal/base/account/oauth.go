@@ -37,7 +37,7 @@ const (
 	// and processes of one client share a token.
 	refreshGrace   = time.Minute
 	grantsAtMost   = 100 // per account
-	accessesAtMost = 8   // per grant
+	accessesAtMost = 64  // per grant; processes of one client have one each
 )
 
 // Prefixes of the tokens.
@@ -49,7 +49,8 @@ const (
 // Tokens are the secrets of a grant for its client.
 type Tokens struct {
 	Grant   Principal
-	Access  config.Secret // valid for AccessLife
+	Access  config.Secret // valid for Life
+	Life    time.Duration // AccessLife, or until the end of the grant
 	Refresh config.Secret // valid once
 }
 
@@ -124,13 +125,14 @@ func issue(ctx context.Context, r *Ring, g Key, client, text string) (Tokens, er
 		return Tokens{}, err
 	}
 	key, hash := secret(accessPrefix)
+	expires := earlier(now.Add(AccessLife), g.Expires)
 	err := r.insert(ctx, Key{ID: "oaa_" + ids.New(), Kind: access, Account: g.Account, Role: g.Role, Scopes: g.Scopes,
-		Created: now, Expires: earlier(now.Add(AccessLife), g.Expires), Hash: hash, Subject: hashOf(client),
+		Created: now, Expires: expires, Hash: hash, Subject: hashOf(client),
 		MadeBy: g.ID, Until: g.Expires})
 	if err != nil {
 		return Tokens{}, err
 	}
-	return Tokens{Grant: g.Principal(), Access: key, Refresh: config.Secret(text)}, nil
+	return Tokens{Grant: g.Principal(), Access: key, Life: expires.Sub(now), Refresh: config.Secret(text)}, nil
 }
 
 // errToken is the error for a token that is unknown, used, revoked or expired.

@@ -132,9 +132,17 @@ func TestRefreshIsIdempotent(t *testing.T) {
 	if err != nil || a.Refresh != b.Refresh || a.Access == b.Access || !works(t, r, a) || !works(t, r, b) {
 		t.Errorf("again: %v", err)
 	}
-	for range 20 {
-		if _, err := renewed(t, r, first); err != nil {
+	all := []Tokens{first, a, b}
+	for range accessesAtMost - 2 { // one more than the limit
+		next, err := renewed(t, r, first)
+		if err != nil {
 			t.Fatal(err)
+		}
+		all = append(all, next)
+	}
+	for i, one := range all {
+		if works(t, r, one) != (i > 0) {
+			t.Errorf("token %d of %d: valid: %t", i, len(all), i == 0)
 		}
 	}
 	if len(s.keys) > accessesAtMost+3 {
@@ -157,11 +165,12 @@ func TestGrantsExpire(t *testing.T) {
 	if works(t, r, one) {
 		t.Error("an access token is valid for too long")
 	}
+	*now = now.Add(15 * time.Minute)
 	next, err := renewed(t, r, one)
-	if err != nil || !works(t, r, next) {
-		t.Fatal(err)
+	if err != nil || !works(t, r, next) || next.Life != 45*time.Minute || one.Life != AccessLife {
+		t.Fatal(next.Life, err)
 	}
-	*now = now.Add(time.Hour)
+	*now = now.Add(45 * time.Minute)
 	if _, err := renewed(t, r, next); errors.KindOf(err) != errors.Unauthenticated || works(t, r, next) {
 		t.Errorf("a grant outlives the key of its user: %v", err)
 	}

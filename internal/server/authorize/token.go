@@ -141,7 +141,7 @@ func (s *Service) token(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.Audit(r, out.Grant)
 	return edge.Respond(w, http.StatusOK, api.OAuthTokens{Access: out.Access.Reveal(), Type: "Bearer",
-		ExpiresIn: int(account.AccessLife.Seconds()), Refresh: out.Refresh.Reveal(),
+		ExpiresIn: int(out.Life.Seconds()), Refresh: out.Refresh.Reveal(),
 		Scope: strings.Join(edge.Each(out.Grant.Scopes, func(s account.Scope) string { return string(s) }), " ")})
 }
 
