@@ -1,6 +1,7 @@
 package authorize
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -53,7 +54,11 @@ func (s *Service) register(w http.ResponseWriter, r *http.Request) error {
 	}
 	c.Issued, c.Unique = time.Now().Unix(), make([]byte, 9)
 	_, _ = rand.Read(c.Unique) // never fails
-	return edge.Respond(w, http.StatusCreated, api.OAuthClient{ID: s.seal(c), Issued: c.Issued, Name: c.Name,
+	id := s.seal(c)
+	if len(id) > largest { // other requests with this ID would be refused
+		return answered(w, errorf("invalid_client_metadata", "the redirect URIs are too long"))
+	}
+	return edge.Respond(w, http.StatusCreated, api.OAuthClient{ID: id, Issued: c.Issued, Name: c.Name,
 		Redirects: c.Redirects, ClientAuth: "none", GrantTypes: []string{grantCode, grantRefresh},
 		ResponseTypes: []string{"code"}})
 }
@@ -169,7 +174,11 @@ func (s *Service) sign(data []byte) []byte {
 
 // seal returns the ID of a client.
 func (s *Service) seal(c client) string {
-	data := edge.Marshal(c)
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false) // & would take six bytes
+	_ = encoder.Encode(c)        // never fails: it has only texts and numbers
+	data := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	return idPrefix + base64.RawURLEncoding.EncodeToString(append(s.sign(data), data...))
 }
 
