@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"html"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -530,6 +531,7 @@ func TestTokenEndpointRefuses(t *testing.T) {
 		"a large parameter": {[]string{"code", strings.Repeat("a", 9000)}, "invalid_request"},
 	} {
 		form := good()
+		right := maps.Clone(form)
 		for i := 0; i < len(c.change); i += 2 {
 			form.Set(c.change[i], c.change[i+1])
 		}
@@ -537,9 +539,13 @@ func TestTokenEndpointRefuses(t *testing.T) {
 		if got := parse[api.OAuthError](t, body); status != 400 || got.Code != c.want || got.Description == "" {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
-		// A code is used up by the attempt, unless that did not name it.
-		if c.want == "invalid_grant" && form.Get("code") == good().Get("code") {
-			t.Errorf("%s: the code is valid still", name)
+		// An attempt with the code and a known client uses the code up.
+		used := c.want == "invalid_grant" && form.Get("code") == right.Get("code") &&
+			form.Get("grant_type") == "authorization_code"
+		status, body = ask(right.Encode())
+		if used && (status != 400 || parse[api.OAuthError](t, body).Code != "invalid_grant") ||
+			!used && status != 200 {
+			t.Errorf("%s: the right parameters after that: %d %s", name, status, body)
 		}
 	}
 	u.verifier = "short"
