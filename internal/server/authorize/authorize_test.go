@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/account"
 )
 
 func TestRedirects(t *testing.T) {
@@ -160,6 +161,30 @@ func TestIDsHaveALimit(t *testing.T) {
 			want == http.StatusBadRequest && got.Error != "invalid_client_metadata" {
 			t.Errorf("%s: %d %.300s, %v", fill, w.Code, w.Body, err)
 		}
+	}
+}
+
+// TestUsedCodesAreLimited checks that an account cannot fill the memory with used codes, and that these are small.
+func TestUsedCodesAreLimited(t *testing.T) {
+	t.Parallel()
+	s := &Service{}
+	what := allowed{by: account.Principal{Account: "a"}, clientID: "c"}
+	for range usedAtMost {
+		text, err := s.keep(what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, got, err := s.take(t.Context(), text)
+		if err != nil || got.clientID != "c" || c.allowed != nil {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if _, err := s.keep(what); errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("one more: %v", err)
+	}
+	what.by.Account = "b"
+	if _, err := s.keep(what); err != nil {
+		t.Errorf("another account: %v", err)
 	}
 }
 

@@ -244,12 +244,12 @@ func (s *Service) decide(w http.ResponseWriter, r *http.Request) error {
 		return s.offer(w, r, q, http.StatusForbidden, problem)
 	}
 	s.Audit(r, who)
-	allowed, err := narrowed(in.get("scope"), who)
+	scopes, err := narrowed(in.get("scope"), who)
 	if err != nil {
 		return s.refuse(w, r, q, err)
 	}
-	text, err := s.keep(&code{by: who, clientID: in.get("client_id"), client: q.client,
-		redirect: in.get("redirect_uri"), challenge: in.get("code_challenge"), scopes: allowed})
+	text, err := s.keep(allowed{by: who, clientID: in.get("client_id"), client: q.client,
+		redirect: in.get("redirect_uri"), challenge: in.get("code_challenge"), scopes: scopes})
 	if err != nil {
 		return err
 	}

@@ -27,22 +27,28 @@ const (
 // Limits of codes. A user who pastes an address into a terminal needs some minutes.
 const (
 	codeLife    = 5 * time.Minute
-	codesAtMost = 20 // per account
+	codesAtMost = 20 // per account, unused
+	usedAtMost  = 80 // per account
 )
 
-// code is what the user has allowed. Codes are in memory only: a restart of the server ends those that are unused.
+// code stands for a client that the user has allowed. Codes are in memory only: a restart of the server ends those that are unused.
 type code struct {
+	account string
+	expires time.Time
+
+	allowed *allowed          // guarded by Service.mu; nil if the code was used
+	again   bool              // guarded by Service.mu; it was sent twice
+	grant   account.Principal // guarded by Service.mu; zero until the grant exists
+}
+
+// allowed is the content of a code.
+type allowed struct {
 	by        account.Principal
 	clientID  string
 	client    client
 	redirect  string
 	challenge string
 	scopes    []account.Scope
-	expires   time.Time
-
-	used  bool              // guarded by Service.mu
-	again bool              // guarded by Service.mu; it was sent twice
-	grant account.Principal // guarded by Service.mu; zero until the grant exists
 }
 
 // hashed is the key of a code in the table.
@@ -52,53 +58,55 @@ func hashed(text string) string {
 }
 
 // keep stores a new code and returns its text.
-func (s *Service) keep(c *code) (string, error) {
+func (s *Service) keep(what allowed) (string, error) {
 	text, now := rand.Text()+rand.Text(), time.Now()
-	c.expires = now.Add(codeLife)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.codes == nil {
 		s.codes = map[string]*code{}
 	}
-	same := 0
+	unused, used := 0, 0
 	for key, one := range s.codes {
-		if !now.Before(one.expires) {
+		switch {
+		case !now.Before(one.expires):
 			delete(s.codes, key)
-		} else if one.by.Account == c.by.Account && !one.used {
-			same++
+		case one.account != what.by.Account:
+		case one.allowed != nil:
+			unused++
+		default:
+			used++
 		}
 	}
-	if same >= codesAtMost {
+	if unused >= codesAtMost || used >= usedAtMost {
 		return "", errors.Remedy(errors.Newf(errors.Exhausted, "too many clients are signing in to the account"),
 			"wait %s", codeLife)
 	}
-	s.codes[hashed(text)] = c
+	s.codes[hashed(text)] = &code{account: what.by.Account, expires: now.Add(codeLife), allowed: &what}
 	return text, nil
 }
 
-// take returns an unused code and marks it as used. If it was used before, take ends the grant that it led to.
-func (s *Service) take(ctx context.Context, text string) (*code, error) {
+// take returns an unused code and its content, and marks the code as used. If it was used before, take ends the grant that it led to.
+func (s *Service) take(ctx context.Context, text string) (*code, *allowed, error) {
 	unknown := errorf("invalid_grant", "the code is unknown, used or older than %d minutes", int(codeLife.Minutes()))
 	s.mu.Lock()
 	c := s.codes[hashed(text)]
 	if c == nil || !time.Now().Before(c.expires) {
 		s.mu.Unlock()
-		return nil, unknown
+		return nil, nil, unknown
 	}
-	first := !c.used
-	c.used, c.again = true, !first
-	grant := c.grant
+	what, grant := c.allowed, c.grant
+	c.allowed, c.again = nil, what == nil
 	s.mu.Unlock()
-	if first {
-		return c, nil
+	if what != nil {
+		return c, what, nil
 	}
 	if grant.KeyID != "" {
 		logf.Warnf(ctx, "the code of %s was used twice, so the grant is revoked", grant.KeyID)
 		if err := account.EndGrant(ctx, s.Ring, grant); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return nil, unknown
+	return nil, nil, unknown
 }
 
 // granted records the grant of a code. It reports whether the code was used again meanwhile.
@@ -113,7 +121,7 @@ func (s *Service) granted(c *code, grant account.Principal) (again bool) {
 var verifierPattern = pattern.New(`^[A-Za-z0-9._~-]{43,128}$`)
 
 // proves reports whether a verifier belongs to the challenge of a code.
-func (c *code) proves(verifier string) bool {
+func (c *allowed) proves(verifier string) bool {
 	sum := sha256.Sum256([]byte(verifier))
 	want := base64.RawURLEncoding.EncodeToString(sum[:])
 	return verifierPattern().MatchString(verifier) && subtle.ConstantTimeCompare([]byte(want), []byte(c.challenge)) == 1
@@ -154,19 +162,19 @@ func (s *Service) exchange(r *http.Request, in values) (account.Tokens, error) {
 	if err := s.checkResource(r, in.get("resource")); err != nil {
 		return account.Tokens{}, err
 	}
-	c, err := s.take(ctx, in.get("code"))
+	c, what, err := s.take(ctx, in.get("code"))
 	if err != nil {
 		return account.Tokens{}, err
 	}
 	switch {
-	case c.clientID != in.get("client_id"):
+	case what.clientID != in.get("client_id"):
 		return account.Tokens{}, errorf("invalid_grant", "the code belongs to another client")
-	case c.redirect != in.get("redirect_uri"):
+	case what.redirect != in.get("redirect_uri"):
 		return account.Tokens{}, errorf("invalid_grant", "redirect_uri differs from that of the code")
-	case !c.proves(in.get("code_verifier")):
+	case !what.proves(in.get("code_verifier")):
 		return account.Tokens{}, errorf("invalid_grant", "code_verifier does not belong to the code")
 	}
-	out, err := account.Authorize(ctx, s.Ring, c.by, c.clientID, c.client.Name, c.scopes)
+	out, err := account.Authorize(ctx, s.Ring, what.by, what.clientID, what.client.Name, what.scopes)
 	if err != nil {
 		return account.Tokens{}, asGrant(err)
 	}
