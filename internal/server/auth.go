@@ -210,14 +210,26 @@ func accessed(ring *account.Ring, r *http.Request, token string) (account.Princi
 	return account.Access(r.Context(), ring, token)
 }
 
-// challenged returns err. If it means that a client of MCP must sign in, the response says where.
+// challenged returns err, an error of authenticate. If it means that a client of MCP must sign in, the response says
+// where.
 func challenged(s *Server, w http.ResponseWriter, r *http.Request, err error) error {
-	if r.URL.Path != api.MCP || s.opts.Keys == nil || errors.KindOf(err) != errors.Unauthenticated {
+	if errors.KindOf(err) != errors.Unauthenticated {
 		return err
 	}
-	base, unknown := s.base(r)
-	if unknown == nil {
-		w.Header().Set("WWW-Authenticate", authorize.Challenge(base, r.Header.Get("Authorization") != ""))
+	code := ""
+	if r.Header.Get("Authorization") != "" {
+		code = "invalid_token"
 	}
+	challenge(s, w, r, code)
 	return err
+}
+
+// challenge sends a client of MCP the address at which it can sign in.
+func challenge(s *Server, w http.ResponseWriter, r *http.Request, code string) {
+	if r.URL.Path != api.MCP || s.opts.Keys == nil {
+		return
+	}
+	if base, err := s.base(r); err == nil {
+		w.Header().Set("WWW-Authenticate", authorize.Challenge(base, code))
+	}
 }

@@ -239,6 +239,36 @@ func TestClientsSignIn(t *testing.T) {
 	}
 }
 
+// TestClientsCanRead checks that a client has the scope read, which /mcp needs, whatever it asks for.
+func TestClientsCanRead(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	u := newOAuth(t, w)
+	u.cookie = oauthSignIn(w)
+	token, err := u.exchange(u.code("scope", "exec"))
+	if err != nil || token.Extra("scope") != "read exec" && token.Extra("scope") != "exec read" {
+		t.Fatalf("%v, %v", token.Extra("scope"), err)
+	}
+	if resp, body := u.with(token).tool("environment_list", "{}"); resp.StatusCode != 200 {
+		t.Errorf("%s %s", resp.Status, body)
+	}
+	_, u.key = oauthKey(w, account.Request{Name: "writer", Scopes: []account.Scope{account.Write}})
+	u.cookie = ""
+	_, _, form := u.open(u.address())
+	if resp, page := u.submit(form, "allow"); resp.StatusCode != 400 || !strings.Contains(page, "scope read") {
+		t.Errorf("a user who cannot read: %s %s", resp.Status, page)
+	}
+	resp, _ := u.do("POST", api.MCP, "{}", "Authorization", "Bearer "+u.key)
+	if got := resp.Header.Get("WWW-Authenticate"); resp.StatusCode != 403 ||
+		!strings.HasSuffix(got, `error="insufficient_scope"`) {
+		t.Errorf("a key that cannot read: %s %s", resp.Status, got)
+	}
+	if resp, _ := u.do("GET", api.Sandboxes, "", "Authorization", "Bearer "+u.key); resp.StatusCode != 403 ||
+		resp.Header.Get("WWW-Authenticate") != "" {
+		t.Errorf("another route: %s %v", resp.Status, resp.Header)
+	}
+}
+
 // TestExpiryIsThatOfTheGrant checks that expires_in is less if the user's key ends sooner.
 func TestExpiryIsThatOfTheGrant(t *testing.T) {
 	t.Parallel()

@@ -126,6 +126,7 @@ func (s *Server) guarded(rt edge.Route) edge.Handler {
 		}
 		r = r.WithContext(ctx)
 		if err := who.May(rt.Scope); err != nil {
+			challenge(s, w, r, "insufficient_scope")
 			return err
 		}
 		if rt.Operator {

@@ -76,13 +76,13 @@ func scopes() []string {
 	return edge.Each(account.Scopes, func(s account.Scope) string { return string(s) })
 }
 
-// Challenge returns the value of WWW-Authenticate for a request to /mcp without a valid token. base is the server's
-// address; invalid is set if the request has a token.
-func Challenge(base string, invalid bool) string {
+// Challenge returns the value of WWW-Authenticate for a request to /mcp that is refused. base is the server's address;
+// code is an error of RFC 6750, or "" if the request has no token.
+func Challenge(base, code string) string {
 	text := `Bearer resource_metadata="` + base + api.OAuthResourceMCP + `", scope="` +
 		strings.Join(scopes(), " ") + `"`
-	if invalid {
-		text += `, error="invalid_token"`
+	if code != "" {
+		text += `, error="` + code + `"`
 	}
 	return text
 }
@@ -199,16 +199,23 @@ func answered(w http.ResponseWriter, err error) error {
 	return edge.Respond(w, http.StatusBadRequest, f.OAuthError)
 }
 
-// narrowed returns the scopes of a request that the caller has; all of the caller's if it names none.
+// narrowed returns the scopes of a request that the caller has; all of the caller's if it names none. They include read,
+// which each request to /mcp needs.
 func narrowed(wanted string, who account.Principal) ([]account.Scope, error) {
+	if who.May(account.Read) != nil {
+		return nil, errorf("invalid_scope", "clients need the scope read, which the user does not have")
+	}
 	named := strings.Fields(wanted)
+	some := len(named) == 0
 	var out []account.Scope
 	for _, scope := range who.Scopes {
-		if len(named) == 0 || slices.Contains(named, string(scope)) {
+		is := len(named) == 0 || slices.Contains(named, string(scope))
+		if is || scope == account.Read {
 			out = append(out, scope)
 		}
+		some = some || is
 	}
-	if len(out) == 0 {
+	if !some {
 		return nil, errorf("invalid_scope", "none of the scopes is available; there are: %s",
 			strings.Join(scopes(), " "))
 	}
