@@ -269,6 +269,29 @@ func TestClientsCanRead(t *testing.T) {
 	}
 }
 
+// TestTheAccountIsTheOneShown checks that a page which shows an account, or none, does not give access to another one.
+func TestTheAccountIsTheOneShown(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	u := newOAuth(t, w)
+	other := account.Local()
+	other.Account = "acme"
+	secret, _, err := w.ring.SignInAs(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []string{"", oauthSignIn(w)} {
+		u.cookie = before
+		_, _, form := u.open(u.address())
+		u.cookie = "harvest=" + secret.Reveal()
+		resp, page := u.submit(form, "allow")
+		if resp.StatusCode != 403 || !strings.Contains(page, "<b>acme</b>") || !strings.Contains(page, "has changed") {
+			t.Errorf("%s %s", resp.Status, page)
+		}
+	}
+	u.tokens()
+}
+
 // TestExpiryIsThatOfTheGrant checks that expires_in is less if the user's key ends sooner.
 func TestExpiryIsThatOfTheGrant(t *testing.T) {
 	t.Parallel()

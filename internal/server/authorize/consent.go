@@ -23,6 +23,9 @@ const authorizeQuery = "response_type: code; client_id: id of the client; redire
 var parameters = []string{"response_type", "client_id", "redirect_uri", "code_challenge", "code_challenge_method",
 	"scope", "resource", "state"}
 
+// signInField is the field of the form with the id of the sign-in whose account the page shows.
+const signInField = "sign_in"
+
 // question is a valid request of a client for an answer of the user.
 type question struct {
 	in       values
@@ -193,6 +196,7 @@ func (s *Service) offer(w http.ResponseWriter, r *http.Request, q *question, sta
 	who, err := s.Caller(r)
 	if err == nil {
 		p.Account = who.Account
+		p.Hidden = append(p.Hidden, pair{signInField, who.KeyID})
 	} else {
 		who = account.Principal{Scopes: account.Scopes}
 	}
@@ -242,6 +246,9 @@ func (s *Service) decide(w http.ResponseWriter, r *http.Request) error {
 			problem = "Enter a key, or sign in first."
 		}
 		return s.offer(w, r, q, http.StatusForbidden, problem)
+	}
+	if in.get("key") == "" && in.get(signInField) != who.KeyID {
+		return s.offer(w, r, q, http.StatusForbidden, "The browser's sign-in has changed. Check the account.")
 	}
 	s.Audit(r, who)
 	scopes, err := narrowed(in.get("scope"), who)
