@@ -25,8 +25,10 @@ func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
 		scopes[i] = string(scope)
 	}
 	_, err := s.db.write.ExecContext(ctx,
-		`INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until, root)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
+		`INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject,
+			made_by, until, root)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
 		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject, k.MadeBy, micros(k.Until), k.Root)
 	if taken(err) {
 		return account.NameTaken(k.Name)
@@ -69,8 +71,8 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 		k.Created, k.Expires, k.LastUsed, k.Until = fromMicros(created), fromMicros(expires), fromMicros(used),
 			fromMicros(until)
 		return err
-	}, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until, root "+
-		"FROM keys "+clause, args...)
+	}, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until, "+
+		"root FROM keys "+clause, args...)
 }
 
 // Replays stores the responses to idempotent requests, for retries.

@@ -125,8 +125,8 @@ const (
 // Subject is the person of a sign-in, or of a grant that a sign-in made, if a provider named one. That of a link is its
 // target, and that of a token of OAuth is a hash of its client's ID.
 //
-// Root is the id of the key for which a sign-in, a link or a grant acts. It is MadeBy or, if that is a sign-in, its Root:
-// the sign-in may end and be deleted earlier. If no key is behind the sign-ins, Root is the first sign-in.
+// Root is the id of the key for which a sign-in, a link or a grant acts. It is MadeBy or, if that is a sign-in, its
+// Root: the sign-in may end and be deleted earlier. If no key is behind the sign-ins, Root is the first sign-in.
 type Key struct {
 	ID       string    `json:"id"` // "key_", "ssh_", "oau_", "oaa_", "oar_", "sig_" or "lnk_" and a ULID
 	Kind     Kind      `json:"kind"`

@@ -136,8 +136,8 @@ func drop(ctx context.Context, r *Ring, k Key) error {
 	return r.revokeMade(ctx, k) // those made meanwhile
 }
 
-// makes returns the kinds of the records that end with a key of this kind. Keys that an admin made with it stay, because
-// they belong to other users; they expire no later than the key would have.
+// makes returns the kinds of the records that end with a key of this kind. Keys that an admin made with it stay,
+// because they belong to other users; they expire no later than the key would have.
 func (k Kind) makes() []Kind {
 	switch k {
 	case Link, access, refresh:

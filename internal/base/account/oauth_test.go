@@ -266,8 +266,8 @@ func TestRevocationCanBeRepeated(t *testing.T) {
 	}
 }
 
-// TestGrantsEndWithTheRootKey checks that revoking a key ends the grant of a sign-in that a link of another sign-in made,
-// also when that one has signed out.
+// TestGrantsEndWithTheRootKey checks that revoking a key ends the grant of a sign-in that a link of another sign-in
+// made, also when that one has signed out.
 func TestGrantsEndWithTheRootKey(t *testing.T) {
 	t.Parallel()
 	r, s, _ := clock()

@@ -199,8 +199,8 @@ func answered(w http.ResponseWriter, err error) error {
 	return edge.Respond(w, http.StatusBadRequest, f.OAuthError)
 }
 
-// narrowed returns the scopes of a request that the caller has; all of the caller's if it names none. They include read,
-// which each request to /mcp needs.
+// narrowed returns the scopes of a request that the caller has; all of the caller's if it names none. They include
+// read, which each request to /mcp needs.
 func narrowed(wanted string, who account.Principal) ([]account.Scope, error) {
 	if who.May(account.Read) != nil {
 		return nil, errorf("invalid_scope", "clients need the scope read, which the user does not have")

@@ -136,7 +136,8 @@ func TestErrorsOfTheStoreAreNotInvalidGrant(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
-	if err := asGrant(errors.Newf(errors.Unauthenticated, "revoked")); !errors.As(err, &f) || f.Code != "invalid_grant" {
+	if err := asGrant(errors.Newf(errors.Unauthenticated, "revoked")); !errors.As(err, &f) ||
+		f.Code != "invalid_grant" {
 		t.Errorf("%v", err)
 	}
 }

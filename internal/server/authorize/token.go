@@ -31,7 +31,8 @@ const (
 	usedAtMost  = 80 // per account
 )
 
-// code stands for a client that the user has allowed. Codes are in memory only: a restart of the server ends those that are unused.
+// code stands for a client that the user has allowed. Codes are in memory only: a restart of the server ends
+// those that are unused.
 type code struct {
 	account string
 	expires time.Time
@@ -85,7 +86,8 @@ func (s *Service) keep(what allowed) (string, error) {
 	return text, nil
 }
 
-// take returns an unused code and its content, and marks the code as used. If it was used before, take ends the grant that it led to.
+// take returns an unused code and its content, and marks the code as used. If it was used before, take ends
+// the grant that it led to.
 func (s *Service) take(ctx context.Context, text string) (*code, *allowed, error) {
 	unknown := errorf("invalid_grant", "the code is unknown, used or older than %d minutes", int(codeLife.Minutes()))
 	s.mu.Lock()
@@ -202,8 +204,8 @@ func (s *Service) renew(r *http.Request, in values) (account.Tokens, error) {
 	return out, nil
 }
 
-// asGrant gives errors about the user or a token the form of OAuth. The others, such as that of a full disk, do not mean
-// that the client must sign in again.
+// asGrant gives errors about the user or a token the form of OAuth. The others, such as that of a full disk, do not
+// mean that the client must sign in again.
 func asGrant(err error) error {
 	var refusal *account.Refusal
 	if errors.KindOf(err) == errors.Unauthenticated || errors.As(err, &refusal) {
