@@ -17,7 +17,7 @@ const (
 // strings, may be wider: wideLines is their number, which only falls.
 const (
 	columns   = 120
-	wideLines = 285
+	wideLines = 283
 )
 
 // widths checks that lines do not get wider. added is the number of wide lines above wideLines; a negative one means
