@@ -49,6 +49,8 @@ func TestPageViews(t *testing.T) {
 	b.picture("start")
 	viewUsage(b, h)
 
+	viewPorts(b, h)
+
 	// The views have separate addresses, also for any sandbox.
 	b.do(chromedp.Reload())
 	b.sees(".of-usage .list", "Turn")
@@ -254,6 +256,20 @@ func viewPreview(b *tab) {
 	b.fill("Port", "0")
 	b.do(chromedp.Evaluate(`document.querySelector('.of-preview form').noValidate = true; document.querySelector('.of-preview form').requestSubmit()`, nil))
 	b.sees(".of-preview .problem", "1 to 65535")
+}
+
+// viewPorts checks that the ports that a sandbox was made for are offered, and that one press opens them.
+func viewPorts(b *tab, h *host.Host) {
+	b.t.Helper()
+	id := strings.TrimSpace(h.Must("sandbox", "create", "--port", "8123", "--port", "9000", "-o", "name"))
+	was := b.value(`location.hash`)
+	b.do(chromedp.Evaluate(`location.hash = '#/b/`+id+`/preview'`, nil))
+	b.sees(".of-preview button", "Port 8123")
+	b.click(".of-preview button", "Port 9000")
+	b.until(`document.querySelector('.of-preview iframe')?.title === 'Port 9000 of the sandbox'`)
+	b.do(chromedp.Evaluate(`location.hash = `+quoted(was), nil))
+	b.sees(".of-usage .list", "Turn")
+	h.Must("sandbox", "rm", id)
 }
 
 func viewNetwork(b *tab) {
