@@ -316,6 +316,12 @@ func TestKeysAtPortHosts(t *testing.T) {
 	if body := b.want(200, "GET", "/", "Authorization", user.headers[1]); strings.Contains(body, "hv_") {
 		t.Errorf("the sandbox sees the key: %s", body)
 	}
+	b.open(user.link("/v1/sandboxes/"+box.ID+"/links", `{"port":`+port+`}`).URL, "elsewhere")
+	if body := b.want(200, "GET", "/", "Authorization", "Bearer hva_"+strings.Repeat("a", 52)); strings.Contains(body,
+		"hva_") {
+		t.Errorf("the sandbox sees a token: %s", body)
+	}
+	b = &browser{t: t, w: w, host: host}
 	acme := w.as(account.Request{Account: "acme", Role: account.Admin})
 	b.want(404, "GET", "/", "Authorization", acme.headers[1])
 	b.want(403, "GET", "/", "Authorization", w.as(account.Request{Scopes: []account.Scope{account.Read}}).headers[1])

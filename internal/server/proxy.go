@@ -139,7 +139,8 @@ func (p passage) request(r *httputil.ProxyRequest) {
 	out := r.Out
 	out.URL.Scheme, _, _ = strings.Cut(originInside(p), ":")
 	out.URL.Host, out.Host = strconv.Itoa(p.port)+"."+p.box.ID+"."+p.box.Account, p.inside()
-	_, keyed := ourKey(r.In)
+	key, keyed := ourKey(r.In)
+	keyed = keyed || account.IsAccess(key) // no key here, and no business of the sandbox
 	for _, name := range ourHeaders {
 		own := p.prefix == "" && (name == api.HeaderIdempotency || name == "Authorization" && !keyed)
 		if !own { // with a host name of its own, the sandbox's server has its own credentials

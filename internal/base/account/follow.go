@@ -143,7 +143,7 @@ func (k Kind) makes() []Kind {
 	case Link, access, refresh:
 		return nil
 	case OAuth:
-		return []Kind{access, refresh}
+		return []Kind{access, refresh, Link}
 	}
 	return []Kind{SignIn, Link, OAuth}
 }

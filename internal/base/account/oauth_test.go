@@ -266,6 +266,42 @@ func TestRevocationCanBeRepeated(t *testing.T) {
 	}
 }
 
+// TestGrantsEndTheirLinks checks that the links which a client has made end with its grant, however that ends, and that
+// those of the user stay.
+func TestGrantsEndTheirLinks(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*Ring, Tokens) error{
+		"revoked": func(r *Ring, one Tokens) error { return r.Revoke(t.Context(), Local(), one.Grant) },
+		"ended":   func(r *Ring, one Tokens) error { return EndGrant(t.Context(), r, one.Grant) },
+		"withdrawn": func(r *Ring, one Tokens) error {
+			_, err := Withdraw(t.Context(), r, "c", one.Refresh.Reveal())
+			return err
+		},
+	} {
+		r, _, _ := clock()
+		_, admin := made(t, r, Local(), Request{Name: "admin", Role: Admin})
+		one := granted(t, r, admin)
+		client, err := Access(t.Context(), r, one.Access.Reveal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, _, err := r.Share(t.Context(), admin, "sbx_x:80", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := r.Share(t.Context(), client, "sbx_x:80", 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(r, one); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		left, err := r.Shares(t.Context(), admin, "")
+		if err != nil || len(left) != 1 || left[0].ID != own.ID {
+			t.Errorf("%s: %d links are left, %v", name, len(left), err)
+		}
+	}
+}
+
 // TestGrantsEndWithTheRootKey checks that revoking a key ends the grant of a sign-in that a link of another sign-in
 // made, also when that one has signed out.
 func TestGrantsEndWithTheRootKey(t *testing.T) {

@@ -119,6 +119,7 @@ func TestSecretsAreRedactedEverywhere(t *testing.T) {
 }
 
 func TestRedacted(t *testing.T) {
+	random := strings.Repeat("a2", 26)
 	Redact("sk-ant-0123456789", "short", "multi-line-one\nmulti-line-two\n", "sk-ant-0123456789-longer")
 	for in, want := range map[string]string{
 		"nothing":                        "nothing",
@@ -127,6 +128,9 @@ func TestRedacted(t *testing.T) {
 		"key sk-ant-0123456789-longer.":  "key [redacted].",
 		"only multi-line-two":            "only [redacted]",
 		"multi-line-one\nmulti-line-two": "[redacted]",
+		"hv_" + random + ".":             "[redacted].",
+		"hvs_" + random + " hvl_" + random + " hvp_" + random: "[redacted] [redacted] [redacted]",
+		"Bearer hva_" + random + "\nhvr_" + random + random:   "Bearer [redacted]\n[redacted]",
 	} {
 		if got := Redacted(in); got != want {
 			t.Errorf("Redacted(%q) = %q, want %q", in, got, want)

@@ -85,9 +85,9 @@ func Hiding(texts []string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// keys are Harvest's own, links and sign-ins included, which are nobody's to register: whoever writes one down by
+// keys are Harvest's own, with links, sign-ins and tokens of OAuth clients, which are nobody's to register: whoever writes one down by
 // mistake, wherever.
-var keys = regexp.MustCompile(`hv[slp]?_[a-z2-7]{52}`)
+var keys = regexp.MustCompile(`hv[slpar]?_[a-z2-7]{52,}`)
 
 // Redacted returns text without the registered secret values, and without keys of Harvest.
 func Redacted(text string) string {

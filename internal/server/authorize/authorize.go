@@ -186,8 +186,21 @@ func (f *failure) Error() string { return f.Code + ": " + f.Description }
 
 // errorf returns an error with a code of OAuth.
 func errorf(code, format string, args ...any) error {
-	return &failure{api.OAuthError{Code: code, Description: errors.Message(errors.Newf(errors.Invalid, format,
-		args...))}}
+	return &failure{api.OAuthError{Code: code, Description: description(errors.Message(errors.Newf(errors.Invalid,
+		format, args...)))}}
+}
+
+// description returns a text with only the characters that error_description can have (RFC 6749, section 5.2).
+func description(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case r == '\\' || r < ' ' || r > '~':
+			return -1
+		}
+		return r
+	}, text)
 }
 
 // answered sends err in the form of OAuth if it has one, and returns it otherwise.

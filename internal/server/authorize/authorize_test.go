@@ -85,12 +85,18 @@ func TestRegistrations(t *testing.T) {
 		`{}`:                   redirect,
 		`{"redirect_uris":[]}`: redirect,
 		`{"redirect_uris":["https://a.example/","javascript:x"]}`: redirect,
+		`{"redirect_uris":["javascript:\"ü\\"]}`:                  redirect,
 		many: redirect,
 	} {
 		_, err := decodeClient([]byte(text))
 		var f *failure
 		if code == "" && err != nil || code != "" && (!errors.As(err, &f) || f.Code != code || f.Description == "") {
 			t.Errorf("%s: %v", text, err)
+		}
+		if f != nil && strings.ContainsFunc(f.Description, func(r rune) bool {
+			return r == '"' || r == '\\' || r < ' ' || r > '~'
+		}) {
+			t.Errorf("%s: the description is %q", text, f.Description)
 		}
 	}
 	for name, want := range map[string]string{"Claude Code": "Claude Code", " a\u202eb\n\x00c ": "abc",

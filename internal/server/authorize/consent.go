@@ -257,6 +257,9 @@ func (s *Service) decide(w http.ResponseWriter, r *http.Request) error {
 	}
 	text, err := s.keep(allowed{by: who, clientID: in.get("client_id"), client: q.client,
 		redirect: in.get("redirect_uri"), challenge: in.get("code_challenge"), scopes: scopes})
+	if errors.KindOf(err) == errors.Exhausted {
+		return s.offer(w, r, q, http.StatusTooManyRequests, errors.Message(err))
+	}
 	if err != nil {
 		return err
 	}
