@@ -3,15 +3,18 @@ package session
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
 	"github.com/RelevanceAI/harvest/internal/session/records"
+	"github.com/RelevanceAI/harvest/internal/session/text"
 )
 
 const (
@@ -99,38 +102,50 @@ func newOutput(publish func(...draft)) *output {
 	return o
 }
 
-// of returns the writer for a command.
-func (o *output) of(name string) io.Writer { return writer(func(p []byte) { o.add(name, p) }) }
+// of returns the writer for a command. It is safe for concurrent use.
+func (o *output) of(name string) io.Writer { return &outputOf{output: o, name: name} }
 
-// writer is a function as a writer.
-type writer func(p []byte)
+// outputOf is the output of one command.
+type outputOf struct {
+	*output
+	name string
+	rest []byte // guarded by mu: the beginning of a character
+}
 
-// Write implements io.Writer.
-func (w writer) Write(p []byte) (int, error) {
-	w(p)
+// Write implements io.Writer. A character that comes in two pieces is in one event.
+func (o *outputOf) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := append(o.rest, p...)
+	cut := len(all) - text.Partial(all)
+	add(o.output, o.name, all[:cut])
+	o.rest = slices.Clone(all[cut:])
 	return len(p), nil
 }
 
-func (o *output) add(name string, text []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.left < 0 || len(text) == 0 {
+// add adds output of a command. o.mu is held.
+func add(o *output, name string, data []byte) {
+	if o.left < 0 || len(data) == 0 {
 		return
 	}
-	if len(text) > o.left {
-		text, o.left = append(text[:o.left:o.left], "\n[the rest is left out]\n"...), -1
+	if len(data) > o.left {
+		data, o.left = data[:o.left], -1
+		data = append(slices.Clone(data[:len(data)-text.Partial(data)]), "\n[the rest is left out]\n"...)
 	} else {
-		o.left -= len(text)
+		o.left -= len(data)
 	}
-	for len(text) > 0 {
+	for len(data) > 0 {
 		n := len(o.parts) - 1
 		if n < 0 || o.parts[n].Data.ID != name || len(o.parts[n].Data.Text) >= outputPart {
 			o.parts = append(o.parts, draft{records.EventOutput, records.Event{Event: agent.Event{ID: name}}})
 			n++
 		}
-		part := min(len(text), outputPart-len(o.parts[n].Data.Text))
-		o.parts[n].Data.Text += string(text[:part])
-		text = text[part:]
+		part := min(len(data), outputPart-len(o.parts[n].Data.Text))
+		for part < len(data) && !utf8.RuneStart(data[part]) {
+			part++
+		}
+		o.parts[n].Data.Text += string(data[:part])
+		data = data[part:]
 	}
 	select {
 	case o.more <- struct{}{}:

@@ -27,8 +27,19 @@ func TestOutput(t *testing.T) {
 		}
 		_, _ = out.of("b").Write([]byte("y"))
 		time.Sleep(outputPause)
+		synctest.Wait()
 		if got := strings.Join(all, "|"); got != "a: one\ntwo\n|a: xxxxx|b: y" {
 			t.Errorf("the events are %q", got)
+		}
+		all = nil
+		writer := out.of("d")
+		for _, text := range []string{"\xc3", "\xa9", strings.Repeat("é", outputPart), "\xff"} {
+			_, _ = writer.Write([]byte(text))
+			time.Sleep(outputPause)
+		}
+		synctest.Wait()
+		if got := strings.ReplaceAll(strings.Join(all, ""), "d: ", ""); got != strings.Repeat("é", 1+outputPart)+"�" {
+			t.Errorf("%d bytes with %d characters that are not valid", len(got), strings.Count(got, "�"))
 		}
 		all = nil
 		for range 2 * maxOutput / 1000 {
@@ -36,7 +47,7 @@ func TestOutput(t *testing.T) {
 		}
 		out.close()
 		text := strings.ReplaceAll(strings.Join(all, ""), "c: ", "")
-		if n := strings.Count(text, "z"); n != maxOutput-len("one\ntwo\nxxxxxy") ||
+		if n := strings.Count(text, "z"); n != maxOutput-len("one\ntwo\nxxxxxy")-2*(1+outputPart)-1 ||
 			!strings.HasSuffix(text, "z\n[the rest is left out]\n") || len(all) < n/outputPart {
 			t.Errorf("%d events with %d bytes: …%s", len(all), n, text[max(0, len(text)-50):])
 		}

@@ -3,7 +3,6 @@ package sandboxes
 import (
 	"io"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/client/errors"
@@ -53,21 +52,6 @@ func FuzzDecode(f *testing.F) {
 		if _, err := decodeRun(data); err != nil && errors.KindOf(err) != errors.Invalid &&
 			errors.KindOf(err) != errors.Unsupported {
 			t.Errorf("decodeRun: %v", err)
-		}
-	})
-}
-
-func FuzzPartial(f *testing.F) {
-	f.Add([]byte("a\xc3"))
-	f.Add([]byte("\xf0\x9f\x98"))
-	f.Add([]byte("\xff\x80\x80\x80\x80"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		n := partial(data)
-		if n < 0 || n >= utf8.UTFMax || n > len(data) {
-			t.Fatalf("%d of %d bytes", n, len(data))
-		}
-		if n > 0 && utf8.FullRune(data[len(data)-n:]) {
-			t.Errorf("%q is held back although it is complete", data[len(data)-n:])
 		}
 	})
 }

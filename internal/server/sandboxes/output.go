@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/client/api"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
+	"github.com/RelevanceAI/harvest/internal/session/text"
 )
 
 // outputWriter sends its input as events of one name. Incomplete UTF-8 characters wait for the rest.
@@ -17,7 +18,7 @@ type outputWriter struct {
 
 func (o *outputWriter) Write(p []byte) (int, error) {
 	all := append(o.rest, p...)
-	cut := len(all) - partial(all)
+	cut := len(all) - text.Partial(all)
 	o.sendBytes(all[:cut])
 	o.rest = append([]byte(nil), all[cut:]...)
 	return len(p), nil
@@ -34,17 +35,4 @@ func (o *outputWriter) sendBytes(data []byte) {
 	default:
 		o.ev.Send(o.name, api.Output{Data: base64.StdEncoding.EncodeToString(data), Encoding: "base64"})
 	}
-}
-
-// partial returns the number of bytes at the end of data that begin an incomplete character.
-func partial(data []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
-		if tail := data[len(data)-n:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }
