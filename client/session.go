@@ -42,11 +42,16 @@ func (c *Client) WarmSession(ctx context.Context, req api.SessionRequest) error 
 	return c.call(ctx, http.MethodPost, api.SessionsWarm, nil, req, nil)
 }
 
-// Sessions returns the account's sessions, newest first; all includes those that have ended.
-func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
+// Sessions returns sessions of the account, newest first.
+func (c *Client) Sessions(ctx context.Context, filter api.SessionFilter) ([]api.Session, error) {
 	query := url.Values{}
-	if all {
-		query.Set("all", "true")
+	for name, on := range map[string]bool{"all": filter.All, "archived": filter.Archived, "pinned": filter.Pinned} {
+		if on {
+			query.Set(name, "true")
+		}
+	}
+	if filter.Text != "" {
+		query.Set("q", filter.Text)
 	}
 	return list[api.Session](ctx, c, api.Sessions, query)
 }
@@ -56,8 +61,8 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil)
 }
 
-// ChangeSession changes options of a session that has not ended. Limits hold at once, the others from the next prompt
-// that the agent gets.
+// ChangeSession changes a session. Limits hold at once, the other options from the next prompt that the agent gets. They
+// are of sessions that have not ended; title, pin and archive are of all.
 func (c *Client) ChangeSession(ctx context.Context, ref string, change api.SessionChange) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPatch, api.Path(api.Sessioned, ref), nil, change)
 }

@@ -1,31 +1,26 @@
 // The page: sign-in, the sidebar, and the view that the address names.
 
 import { call, poll, single } from './api.js';
-import { ago, button, h, own, problemBox, soon } from './dom.js';
+import { button, h, own, problemBox } from './dom.js';
 import { keyboard, takeView } from './focus.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
+import { sessionList } from './sidelist.js';
 
 // The conversation, with its Markdown libraries, is most of the page and is not needed at first. It loads once
 // the page is usable.
 const chat = () => import('./chat.js');
 
-const states = { running_tool: 'running a tool', waiting_for_input: 'waiting for your answer' };
-
 const main = h('main', { id: 'main', tabindex: '-1' });
-const list = h('ul', { class: 'sessions' });
-const search = h('input', { type: 'search', 'aria-label': 'Search sessions', placeholder: 'Search', oninput: () => showList() });
+const list = sessionList({ shown: () => current(), waits: (id) => inbox?.waits(id) });
 const menu = button('Sessions', () => open(!side.classList.contains('open')), { class: 'menu', 'aria-expanded': 'false', 'aria-controls': 'side' });
 const side = h('nav', { id: 'side', 'aria-label': 'Sessions' },
   h('a', { class: 'brand', href: '#/' }, h('img', { src: own('icon.svg'), alt: '', width: '24', height: '24' }), 'Harvest'),
-  h('a', { class: 'button primary', href: '#/' }, 'New session'), search, list,
+  h('a', { class: 'button primary', href: '#/' }, 'New session'), list.parts,
   h('details', { class: 'more' }, h('summary', null, 'Everything else'), h('ul', null, Object.entries(lists).map(([id, name]) => h('li', null, h('a', { href: `#/${id}` }, name))))),
   h('footer', null, h('span', { class: 'who' }), button('Sign out', signOut, { class: 'small' })));
 
-let sessions = [];
-let listed = false; // the sessions are known
 let close = () => {};
-let listing = false; // a redraw of the list is scheduled
 let template = null; // settings for the next session
 let routes = 0; // views that were opened
 
@@ -94,42 +89,22 @@ const load = single(async () => {
   try {
     const asked = early ?? ask();
     early = null;
-    sessions = (await asked).data;
-    listed = true;
-    showList();
+    const { data, next_cursor: more } = await asked;
+    const pinned = more ? (await call('GET', 'v1/sessions?all=true&pinned=true&limit=200')).data : [];
+    list.set([...data, ...pinned.filter((p) => !data.some((s) => s.id === p.id))]);
   } catch (p) {
     if (p.status === 401) {
       close();
       signedOut();
-    } else list.replaceChildren(h('li', null, problemBox(p)));
+    } else list.problem(problemBox(p));
   }
 });
 
 const current = () => /^#\/s\/(ses_\w+)/.exec(location.hash)?.[1];
 
-function showList() {
-  if (!listed) return;
-  const wanted = search.value.trim().toLowerCase();
-  const found = sessions.filter((s) => [s.title, s.repo, s.agent, s.id, s.status].join(' ').toLowerCase().includes(wanted));
-  const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
-  list.replaceChildren(...found.map((s) => h('li', null, h('a', { href: `#/s/${s.id}`, 'aria-current': s.id === current() ? 'page' : null },
-    h('span', { class: 'title' }, s.title || 'New session'), h('span', { class: 'meta' }, h('i', { class: 'dot', 'data-status': s.status }), `${states[s.status] ?? s.status} · ${ago(s.active_at)}`)))));
-  if (found.length === 0) list.append(h('li', { class: 'meta' }, wanted ? 'No matches.' : 'No sessions yet.'));
-  if (focused) list.querySelector(`a[href="${focused}"]`)?.focus();
-}
-
 // changed keeps the list in step with the open session.
 function changed(id, status, title) {
-  const s = sessions.find((v) => v.id === id);
-  if (!s) load();
-  else if (s.status !== status || (title && s.title !== title)) {
-    Object.assign(s, { status }, title && { title });
-    if (!listing) soon(() => {
-      listing = false;
-      showList();
-    });
-    listing = true;
-  }
+  if (!list.changed(id, status, title)) load();
 }
 
 // route shows the view in the address: #/s/SESSION/VIEW, #/b/SANDBOX/VIEW, #/LIST, or the form for a new
@@ -143,7 +118,7 @@ async function route() {
   close();
   close = () => {};
   open(false);
-  showList();
+  list.draw();
   const turn = ++routes;
   const view = await show(kind, id, tab);
   // The focus is at the beginning of the new view. When the page is opened, it stays where the browser puts it.
@@ -178,7 +153,7 @@ async function show(kind, id, tab) {
   template = null;
   const here = location.hash;
   await openNew(main, settings, { signIn, still: () => location.hash === here && main.isConnected, created: (made) => {
-    sessions.unshift(made);
+    list.add(made);
     location.hash = `#/s/${made.id}`;
   } });
   return keyboard() ? main.querySelector('[name=prompt]') ?? undefined : undefined;
@@ -189,7 +164,7 @@ async function openSession(id, tab, signIn) {
     const [session, { openChat }] = await Promise.all([call('GET', `v1/sessions/${id}`), chat()]);
     if (current() !== id) return;
     close = openChat(main, session, {
-      changed, signIn, tab, again: (s) => {
+      changed, signIn, tab, labelled: load, again: (s) => {
         template = s;
         location.hash = '#/';
       },
@@ -210,7 +185,7 @@ const bell = h('div', { class: 'inbox' });
 // openBell shows the inbox, which is not needed at first.
 async function openBell() {
   const { openInbox } = await import('./inbox.js');
-  inbox = openInbox(bell, { shown: current, signIn: () => {
+  inbox = openInbox(bell, { shown: current, changed: list.draw, signIn: () => {
     close();
     signedOut();
   } });

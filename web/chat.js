@@ -10,6 +10,7 @@ import { endNotice, ends } from './end.js';
 import { button, h, money, problemBox, soon, tabs } from './dom.js';
 import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
+import { labelMenu } from './labels.js';
 import { openPanel, panels } from './panel.js';
 import { lastEvent, past } from './past.js';
 import { Queue } from './queue.js';
@@ -30,7 +31,7 @@ const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 
 // openChat fills main with a session and returns a function that closes it. again starts a session with the
 // same settings; tab is the view beside it.
-export function openChat(main, session, { again, changed, signIn, tab }) {
+export function openChat(main, session, { again, changed, labelled, signIn, tab }) {
   const latest = button('Latest ↓', () => log.end(), { class: 'latest', hidden: true });
   const log = new Log('Conversation', (pinned) => { latest.hidden = pinned; });
   const news = announcer();
@@ -50,10 +51,14 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const composer = h('form', { class: 'composer', 'aria-label': 'Prompt' }, queue.el, error, offers.el, h('div', { class: 'row' }, input, send, stop));
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
+  const labels = labelMenu(session, { over: () => over || Boolean(session.ended_at), changed: () => {
+    named();
+    labelled();
+  } });
   const search = finder(log);
   const choice = tabs('Views of the session', { chat: 'Conversation', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id), (id) => (id === 'chat' ? 'panel-chat' : 'panel-view'));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
-    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · continues ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, end), choice);
+    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · continues ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, labels, end), choice);
   const chat = h('section', { class: 'chat', id: 'panel-chat', role: 'tabpanel', 'aria-labelledby': 'tab-chat' }, search.el, log.el, news.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
   const aside = h('section', { class: 'panel', id: 'panel-view', role: 'tabpanel', hidden: true, tabindex: '0' });
   const split = h('div', { class: 'split' }, chat, aside);
@@ -212,6 +217,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'tool.completed': (e, tool) => {
       if (e.failed) news.say(`${tool?.tool ?? 'A tool'} failed`);
+    },
+    'session.renamed': (e) => {
+      session.title = e.text;
+      named();
     },
     'file.changed': (e) => facts.changed.add(e.path),
     'agent.asked': (e) => {

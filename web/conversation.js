@@ -19,6 +19,7 @@ export class Conversation {
     Object.assign(this, { session, put, retry });
     this.begin();
     this.asked = new Map(); // open questions
+    this.outputs = new Map(); // cards of commands in the background
     this.unsent = []; // of remarks about cancelled prompts: { reason, why }, its element
   }
 
@@ -50,6 +51,11 @@ export class Conversation {
     this.asked.clear();
   }
 
+  // closeOutputs ends the card of a command in the background; without a name, of all that run.
+  closeOutputs(e, name) {
+    for (const [id, t] of this.outputs) if (t.running && (name ?? id) === id) this.finish(t, e);
+  }
+
   finish(tool, e) {
     tool.finish(e);
     if (!this.retry) tool.unfold(false);
@@ -72,6 +78,7 @@ const parts = {
   // The notice of the end has its reason.
   'session.ended': (c, e) => {
     for (const { reason, why } of c.unsent) if (reason === e.reason) why.remove();
+    c.closeOutputs({ failed: true, interrupted: true });
   },
   'message.started': (c, e) => c.message(e, true),
   'message.delta': (c, e) => c.message(e).add(e.text ?? ''),
@@ -122,7 +129,16 @@ const parts = {
   'agent.silent': (c, e) => c.note(e.text ?? ''),
   'agent.plan': (c, e) => c.note(`Plan: ${(e.plan ?? []).map((s) => `${s.status === 'completed' ? '✓ ' : ''}${s.text}`).join('; ')}`),
   'session.changed': (c, e) => c.note(changed(e.changed ?? {})),
-  'session.notice': (c, e) => c.note(e.text ?? ''),
+  'session.notice': (c, e) => {
+    if (e.reason === 'command') c.closeOutputs({ failed: true });
+    c.note(e.text ?? '');
+  },
+  // A command of the dev container that runs in the background is a card, and its stage is its end.
+  'session.output': (c, e) => {
+    if (!c.outputs.has(e.id)) c.outputs.set(e.id, c.put(new Tool({ tool: e.id })));
+    c.outputs.get(e.id).add(e.text ?? '');
+  },
+  'session.stage': (c, e) => c.closeOutputs({ took_ms: e.stage?.ms }, e.stage?.name),
   'session.recalled': (c, e) => c.note(`Of the earlier conversation, ${e.text ?? ''}`),
   'repo.synced': (c, e) => c.note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
     : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`),

@@ -48,6 +48,24 @@ export const trimmed = (text) => text.replace(/^(?:[^\S\n]*\n)+/, '').trimEnd();
 // promptOf is the name of the draft of a session's half-typed prompt.
 export const promptOf = (session) => `prompt:${session}`;
 
+// preferred reports whether a choice of the person is on, and prefer stores it for all tabs. Without storage it is off.
+export function preferred(name) {
+  try {
+    return localStorage.getItem(`harvest:${name}`) === 'yes';
+  } catch {
+    return false;
+  }
+}
+
+export function prefer(name, on) {
+  try {
+    if (on) localStorage.setItem(`harvest:${name}`, 'yes');
+    else localStorage.removeItem(`harvest:${name}`);
+  } catch {
+    // The choice lasts as long as the view.
+  }
+}
+
 const unsent = 'unsent';
 
 // left returns the prompts that an ended session could not send, and its half-typed one, which are for the next session.

@@ -1,16 +1,19 @@
 // The inbox: what waits for a person, in all sessions. The bell shows how much there is, and so does the page's title.
 
 import { all, call, follow, single } from './api.js';
-import { button, h } from './dom.js';
+import { button, h, own } from './dom.js';
+import { notify } from './notify.js';
 
 const hiddenPause = 15e3; // milliseconds between looks of a hidden page, which has no stream
 
-// openInbox shows the bell in an element. shown returns the session that the page shows; signIn is called when the cookie has ended.
-export function openInbox(el, { shown, signIn }) {
+// openInbox shows the bell in an element. shown returns the session that the page shows;
+// changed is called after each change, and signIn when the cookie has ended.
+export function openInbox(el, { shown, changed: tell, signIn }) {
   const items = new Map(); // that wait, by number
   const gone = new Set(); // numbers of items that are closed: an older list may still have them
   const asked = new Set(); // numbers of items that were marked as seen
   const listeners = new Set();
+  let loaded = false; // what comes later is news
   const number = h('b', { 'aria-hidden': 'true' });
   const bell = button([h('i', { 'aria-hidden': 'true' }), number], show, { class: 'bell', 'aria-label': 'Inbox' });
   const said = h('span', { class: 'sr', role: 'status' });
@@ -22,7 +25,11 @@ export function openInbox(el, { shown, signIn }) {
     if (item.state !== 'waiting') {
       gone.add(item.number);
       items.delete(item.number);
-    } else if (!gone.has(item.number)) items.set(item.number, item);
+    } else if (!gone.has(item.number)) {
+      const fresh = loaded && !items.has(item.number) && !inView(item);
+      items.set(item.number, item);
+      if (fresh) notify(item);
+    }
   }
 
   function changed() {
@@ -32,6 +39,7 @@ export function openInbox(el, { shown, signIn }) {
     entitle();
     look();
     for (const draw of listeners) draw();
+    tell();
   }
 
   // entitle writes the number of items that are out of view before the title that the views set.
@@ -41,7 +49,12 @@ export function openInbox(el, { shown, signIn }) {
     const plain = document.title.replace(/^\(\d+\) /, '');
     const wanted = count > 0 ? `(${count}) ${plain}` : plain;
     if (document.title !== wanted) document.title = wanted;
+    // The icon of the tab says whether somebody waits for an answer, or something is done.
+    const all = [...items.values()];
+    const href = own(all.some(answerable) ? 'icon-waiting.svg' : count > 0 ? 'icon-done.svg' : 'icon.svg');
+    if (icon.href !== href) icon.href = href;
   }
+  const icon = document.querySelector('link[rel=icon]');
   new MutationObserver(entitle).observe(title, { childList: true });
 
   // look marks the results of the session in view as seen.
@@ -62,6 +75,7 @@ export function openInbox(el, { shown, signIn }) {
     if (!found) return;
     for (const n of [...items.keys()]) if (!found.some((i) => i.number === n)) items.delete(n);
     for (const item of found) take(item);
+    loaded = true;
     changed();
   });
 
@@ -94,6 +108,7 @@ export function openInbox(el, { shown, signIn }) {
 
   el.replaceChildren(bell, said);
   return {
+    waits: (id) => [...items.values()].some((i) => i.session_id === id && !inView(i)),
     close() {
       stop();
       clearInterval(timer);

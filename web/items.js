@@ -3,6 +3,7 @@
 import { acting, button, dialog, h, money, when } from './dom.js';
 import { isLost, take } from './focus.js';
 import { answerable } from './inbox.js';
+import { notifyChoice } from './notify.js';
 import { question } from './turn.js';
 
 const outcomes = { completed: 'Done', failed: 'Failed', stopped: 'Stopped', ended: 'Ended' };
@@ -17,7 +18,7 @@ export function openItems({ waiting, see, onchange }) {
   const seeAll = button('Mark all as seen', () => act(() => see({ all: true })), { class: 'small' });
   const heading = h('h2', null, 'Inbox');
   const rows = new Map(); // by number: an open form keeps what the person has entered
-  const el = dialog('Inbox', heading, error, list, none, h('div', { class: 'row' }, seeAll, button('Close', () => el.close(), { class: 'small' })));
+  const el = dialog('Inbox', heading, error, list, none, notifyChoice(), h('div', { class: 'row' }, seeAll, button('Close', () => el.close(), { class: 'small' })));
   el.classList.add('waiting');
 
   // row makes the row of an item.

@@ -6,7 +6,8 @@ import { h, money, table, when } from './dom.js';
 export async function open(body, { failed }) {
   const list = h('div');
   const search = h('input', { type: 'search', 'aria-label': 'Search', placeholder: 'Search', oninput: () => show() });
-  body.replaceChildren(search, list);
+  const archived = h('input', { type: 'checkbox', onchange: () => load() });
+  body.replaceChildren(h('div', { class: 'row' }, search, h('label', { class: 'choice' }, archived, h('span', null, 'Only archived ones'))), list);
   let rows = [];
   function show() {
     const wanted = search.value.trim().toLowerCase();
@@ -14,10 +15,13 @@ export async function open(body, { failed }) {
     list.replaceChildren(table('Sessions', ['Session', 'Status', 'Agent', 'Repository', 'Turns', 'Cost', 'Last active'], found.map((s) => [h('a', { href: `#/s/${s.id}` }, s.title || 'New session'),
       s.reason ? `${s.status}: ${s.reason}` : s.status, s.agent, s.repo || '–', String(s.turns), money(s.usage.cost_usd), when(s.active_at)]), wanted ? 'No matches.' : 'There is no session.'));
   }
-  try {
-    rows = await all('v1/sessions?all=true');
-    show();
-  } catch (p) {
-    failed(p);
+  async function load() {
+    try {
+      rows = await all(`v1/sessions?${archived.checked ? 'archived' : 'all'}=true`);
+      show();
+    } catch (p) {
+      failed(p);
+    }
   }
+  await load();
 }

@@ -14,7 +14,7 @@ import (
 	"sync"
 )
 
-//go:embed index.html icon.svg bell.svg style.css *.js vendor
+//go:embed index.html *.svg style.css *.js vendor
 var files embed.FS
 
 // Index is the name of the page itself.

@@ -91,7 +91,7 @@ func TestPlainFiles(t *testing.T) {
 			}
 		}
 	}
-	if size > 250_000 {
+	if size > 320_000 {
 		t.Errorf("%d bytes of our own", size)
 	}
 }
@@ -150,7 +150,7 @@ func TestFirstView(t *testing.T) {
 	if n := bytes.Count(page.Data, []byte(".js")); n != len(known) {
 		t.Errorf("the page names %d scripts, and needs %q", n, known)
 	}
-	if size > 50_000 {
+	if size > 52_000 {
 		t.Errorf("the first view needs %d bytes of %q", size, known)
 	}
 }

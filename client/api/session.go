@@ -95,12 +95,28 @@ type SessionRequest struct {
 	Sandbox SandboxRequest  `json:"sandbox,omitzero"`
 }
 
+// SessionFilter selects sessions of an account. The zero filter selects those that have not ended.
+type SessionFilter struct {
+	All      bool // ?all=true: also those that have ended, without archived ones
+	Archived bool // ?archived=true: only archived ones
+	Pinned   bool // ?pinned=true: only pinned ones
+	// Text, ?q=, selects those that have this text in their ID, title, repository, agent or status, in a person's prompt,
+	// or in the last words of a reply; with All archived ones, too.
+	Text string
+}
+
 // SessionChange is the body of PATCH /v1/sessions/{id}. Missing values stay as they are.
 type SessionChange struct {
 	Model    *string        `json:"model,omitempty"`    // "" means the agent's default
 	Effort   *string        `json:"effort,omitempty"`   // "" means the agent's default
 	Approval *string        `json:"approval,omitempty"` // "": all tools run; "edits", "ask", "plan"
 	Limits   *SessionLimits `json:"limits,omitempty"`   // all of them: a missing one means no limit
+
+	// The others can change after the end of the session, too.
+
+	Title    *string `json:"title,omitempty"`    // one line of at most 200 bytes; "" means the beginning of the first prompt
+	Pinned   *bool   `json:"pinned,omitempty"`   // true: at the top of lists for people
+	Archived *bool   `json:"archived,omitempty"` // true: lists leave it out; only after its end
 }
 
 // Changed describes the options of a session after a change of the event session.changed.
@@ -157,6 +173,8 @@ type SessionLimits struct {
 type Session struct {
 	ID           string        `json:"id"`
 	Title        string        `json:"title,omitempty"`
+	Pinned       bool          `json:"pinned,omitempty"`   // at the top of lists for people
+	Archived     bool          `json:"archived,omitempty"` // lists leave it out
 	Agent        string        `json:"agent"`
 	AgentVersion string        `json:"agent_version,omitempty"` // that was asked for
 	Model        string        `json:"model,omitempty"`

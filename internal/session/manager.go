@@ -103,6 +103,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	runners map[string]*runner    // guarded by mu; of sessions that have not ended
+	labels  sync.Mutex            // held while the record of a session that has ended changes
 	spares  *spares.Pool[*runner] // nil without sessions made ahead
 	once    once.Runner
 	inputs  inputs.Files
@@ -439,10 +440,33 @@ func (m *Manager) Get(ctx context.Context, account, ref string) (records.Session
 	return s, err
 }
 
-// List returns the account's sessions, newest first: at most limit (0: all), older than before unless that is "".
-func (m *Manager) List(ctx context.Context, account string, live bool, before string,
-	limit int) ([]records.Session, error) {
-	return m.opts.Store.Sessions(ctx, account, live, before, limit)
+// Filter selects sessions of an account. The zero Filter selects those that have not ended.
+type Filter struct {
+	All      bool   // also those that have ended, without archived ones
+	Archived bool   // only archived ones
+	Pinned   bool   // only pinned ones
+	Text     string // only those that mention this text; with All archived ones, too
+}
+
+// List returns sessions of an account, newest first. A session mentions a text that is in its ID, title, repository,
+// agent or status, in a person's prompt, or in the last words of a reply.
+func (m *Manager) List(ctx context.Context, account string, f Filter) ([]records.Session, error) {
+	all, err := m.opts.Store.Sessions(ctx, account, !f.All && !f.Archived, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	wanted := strings.ToLower(strings.TrimSpace(f.Text))
+	var mentioning map[string]bool
+	if wanted != "" {
+		if mentioning, err = m.opts.Store.Mentioning(ctx, account, wanted); err != nil {
+			return nil, err
+		}
+	}
+	return slices.DeleteFunc(all, func(s records.Session) bool {
+		about := strings.ToLower(strings.Join([]string{s.ID, s.Title, s.Repo, s.Agent, string(s.Status)}, "\n"))
+		return f.Pinned && !s.Pinned || f.Archived && !s.Archived || !f.Archived && wanted == "" && s.Archived ||
+			wanted != "" && !mentioning[s.ID] && !strings.Contains(about, wanted)
+	}), nil
 }
 
 // Totals returns the account's total usage over all sessions.

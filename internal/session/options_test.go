@@ -39,7 +39,7 @@ func TestOptionsBetweenTurns(t *testing.T) {
 	output := func() string { return strings.TrimSpace(w.until(t, string(agent.ToolCompleted)).data.Text) }
 	change := func(c session.Change) records.Session {
 		t.Helper()
-		changed, err := session.ChangeOptions(t.Context(), h.Manager, account, s.ID, c)
+		changed, err := session.Update(t.Context(), h.Manager, account, s.ID, c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestBadOptions(t *testing.T) {
 	unknown, flag, line, long := agent.Approval("yes"), "--x", "a\nb", strings.Repeat("x", 300)
 	for _, c := range []session.Change{{Approval: &unknown}, {Model: &flag}, {Effort: &line}, {Model: &long},
 		{Limits: &records.Limits{USD: -1}}} {
-		if _, err := session.ChangeOptions(t.Context(), h.Manager, account, s.ID,
+		if _, err := session.Update(t.Context(), h.Manager, account, s.ID,
 			c); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -124,7 +124,7 @@ func TestBadOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := "high"
-	_, err := session.ChangeOptions(t.Context(), h.Manager, account, s.ID, session.Change{Effort: &good})
+	_, err := session.Update(t.Context(), h.Manager, account, s.ID, session.Change{Effort: &good})
 	if errors.KindOf(err) != errors.Gone {
 		t.Errorf("after the end: %v", err)
 	}

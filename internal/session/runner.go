@@ -243,9 +243,16 @@ func (r *runner) leave() {
 
 // change changes the record and stores it. It logs failures to store it; the next change stores it again.
 func (r *runner) change(f func(s *records.Session)) {
+	relabel(r, func(s *records.Session) {
+		f(s)
+		s.Active = time.Now().UTC()
+	})
+}
+
+// relabel is change for what is not an activity of the session.
+func relabel(r *runner, f func(s *records.Session)) {
 	r.mu.Lock()
 	f(&r.s)
-	r.s.Active = time.Now().UTC()
 	s := r.s
 	r.mu.Unlock()
 	if err := r.m.opts.Store.PutSession(context.WithoutCancel(r.m.ctx), s); err != nil {

@@ -84,7 +84,7 @@ func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	copyImages(t, h.images)
 	h.open(t)
 	t.Cleanup(func() {
-		list, err := h.List(context.Background(), account, true, "", 0)
+		list, err := h.List(context.Background(), account, session.Filter{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -630,7 +630,7 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var list bytes.Buffer
-	if all, err := h.List(t.Context(), account, false, "", 10); err != nil || len(all) != 1 {
+	if all, err := h.List(t.Context(), account, session.Filter{All: true}); err != nil || len(all) != 1 {
 		t.Errorf("%v, %v, %s", all, err, list.String())
 	}
 }

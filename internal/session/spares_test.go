@@ -124,7 +124,7 @@ func TestSpareIsTaken(t *testing.T) {
 	req := session.Request{Repo: g.url("public/project"), Sandbox: g.reach()}
 	h.warm(t, req)
 	ahead := h.spareBoxes(t)
-	list, err := h.List(t.Context(), account, false, "", 0)
+	list, err := h.List(t.Context(), account, session.Filter{All: true})
 	boxes, boxErr := h.fleet.List(t.Context(), account, record.Filter{All: true})
 	totals, totalErr := h.Totals(t.Context(), account)
 	if len(list)+len(boxes)+totals.Sessions != 0 || len(ahead) != 1 || err != nil || boxErr != nil || totalErr != nil {
@@ -165,7 +165,7 @@ func TestSpareIsTaken(t *testing.T) {
 		t.Errorf("the session in its place: %q", printed)
 	}
 	ids := []string{}
-	if list, err = h.List(t.Context(), account, true, "", 0); err != nil {
+	if list, err = h.List(t.Context(), account, session.Filter{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range list {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/fleet/record"
@@ -103,6 +104,33 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]recor
 		list = append(list, r.Session)
 	}
 	return list, err
+}
+
+// Mentioning implements session.Store. Lower case is Go's: SQLite knows only that of ASCII.
+func (s Sessions) Mentioning(ctx context.Context, account, text string) (map[string]bool, error) {
+	type message struct {
+		session string
+		found   bool
+	}
+	text = strings.ToLower(text)
+	all, err := scanAll(ctx, s.db, "search in prompts", func(rows *sql.Rows, m *message) error {
+		var prompt, reply string
+		if err := rows.Scan(&m.session, &prompt, &reply); err != nil {
+			return err
+		}
+		m.found = strings.Contains(strings.ToLower(prompt), text) || strings.Contains(strings.ToLower(reply), text)
+		return nil
+	}, `SELECT sessions.id, iif(json_valid(m.record), coalesce(m.record->>'$.prompt', ''), ''),
+		iif(json_valid(m.record), coalesce(m.record->>'$.reply', ''), '')
+		FROM sessions JOIN messages m ON m.session = sessions.id
+		WHERE sessions.account = ? AND iif(json_valid(m.record), coalesce(m.record->>'$.purpose', ''), '-') = ''`, account)
+	found := map[string]bool{}
+	for _, m := range all {
+		if m.found {
+			found[m.session] = true
+		}
+	}
+	return found, err
 }
 
 // totals uses exactly the expressions of the index sessions_totals, so that it reads only the

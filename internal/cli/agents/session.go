@@ -28,14 +28,14 @@ func Sessions(base *cli.CLI) []*cobra.Command {
 }
 
 func (c commands) sessionsCommand() *cobra.Command {
-	all := false
+	var filter api.SessionFilter
 	cmd := cli.Listing(c.CLI, &cobra.Command{
 		Use:     "sessions",
 		Short:   "List sessions, newest first",
-		Example: "  harvest sessions --all",
+		Example: "  harvest sessions --all\n  harvest sessions --all --search 'flaky test'",
 	}, []string{"ID", "STATUS", "AGENT", "TURNS", "COST", "ACTIVE", "TITLE"},
 		func(ctx context.Context, server *client.Client) ([]api.Session, error) {
-			return server.Sessions(ctx, all)
+			return server.Sessions(ctx, filter)
 		},
 		func(s api.Session) (string, []string) {
 			cost := fmt.Sprintf("$%.2f", s.Usage.Cost)
@@ -45,7 +45,13 @@ func (c commands) sessionsCommand() *cobra.Command {
 			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), cost,
 				cli.Ago(s.Active), chat.Plain(s.Title)}
 		})
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list sessions that have ended")
+	flags := cmd.Flags()
+	flags.BoolVarP(&filter.All, "all", "a", false, "also list sessions that have ended, without archived ones")
+	flags.BoolVar(&filter.Archived, "archived", false, "list only archived sessions")
+	flags.BoolVar(&filter.Pinned, "pinned", false, "list only pinned sessions")
+	flags.StringVar(&filter.Text, "search", "",
+		"list only sessions that mention this text: in the title, the repository, a prompt or the end of a reply; "+
+			"with --all archived ones, too")
 	return cmd
 }
 

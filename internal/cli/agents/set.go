@@ -71,35 +71,73 @@ func (o *options) change(cmd *cobra.Command, s api.Session) (change api.SessionC
 	return change
 }
 
+// labels are the flags for what lists show of a session.
+type labels struct {
+	title            string
+	pinned, archived bool
+}
+
+func (l *labels) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&l.title, "title", "", "title; \"\" means the beginning of the first prompt")
+	flags.BoolVar(&l.pinned, "pin", false, "show the session at the top of the page's list; --pin=false ends that")
+	flags.BoolVar(&l.archived, "archive", false,
+		"leave a session that has ended out of lists; --archive=false brings it back")
+}
+
+// put adds the flags that were given to a change.
+func (l *labels) put(cmd *cobra.Command, change *api.SessionChange) {
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	if given("title") {
+		change.Title = &l.title
+	}
+	if given("pin") {
+		change.Pinned = &l.pinned
+	}
+	if given("archive") {
+		change.Archived = &l.archived
+	}
+}
+
 func (c commands) setCommand() *cobra.Command {
 	var o options
+	var l labels
 	cmd := &cobra.Command{
 		Use:   "set SESSION [flags]",
-		Short: "Change the model, the effort, the approval or the limits of a session",
+		Short: "Change the model, the effort, the approval, the limits or the title of a session",
 		Long: `Change options of a session that has not ended. Limits hold at once. Model, effort and approval hold from
 the next prompt that the agent gets: its program is then started again, and continues the conversation.
 Background commands of the agent end with its program.
 
+Title, pin and archive are for lists, and can change after the end of a session, too.
+
 "default" and "none" stand for the agent's own model and effort, and for no approval.`,
-		Example: "  harvest set ses_01jx --model opus --effort high\n  harvest set ses_01jx --approval ask --max-usd 5",
-		Args:    cli.Args(1, 1, "a session"),
+		Example: `  harvest set ses_01jx --model opus --effort high
+  harvest set ses_01jx --approval ask --max-usd 5
+  harvest set ses_01jx --title "Flaky login test" --pin`,
+		Args: cli.Args(1, 1, "a session"),
 	}
 	o.add(cmd)
+	l.add(cmd)
 	cmd.RunE = c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 		s, err := server.Session(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(changeable, cmd.Flags().Changed) {
-			return cli.Usage(cmd, "no option given: use one of --%s", strings.Join(changeable, ", --"))
+		change := o.change(cmd, s)
+		l.put(cmd, &change)
+		known := slices.Concat(changeable, []string{"title", "pin", "archive"})
+		if !slices.ContainsFunc(known, cmd.Flags().Changed) {
+			return cli.Usage(cmd, "no option given: use one of --%s", strings.Join(known, ", --"))
 		}
-		if s, err = server.ChangeSession(ctx, s.ID, o.change(cmd, s)); err != nil {
+		if s, err = server.ChangeSession(ctx, s.ID, change); err != nil {
 			return err
 		}
 		return c.Show(cli.View{JSON: s, Names: []string{s.ID},
-			Header: []string{"ID", "MODEL", "EFFORT", "APPROVAL", "TURNS", "SECONDS", "USD"},
+			Header: []string{"ID", "MODEL", "EFFORT", "APPROVAL", "TURNS", "SECONDS", "USD", "TITLE"},
 			Rows: [][]string{{s.ID, cmp.Or(s.Model, "default"), cmp.Or(s.Effort, "default"), cmp.Or(s.Approval, "none"),
-				most(float64(s.Limits.Turns)), most(s.Limits.Seconds), most(s.Limits.USD)}}})
+				most(float64(s.Limits.Turns)), most(s.Limits.Seconds), most(s.Limits.USD),
+				chat.Plain(s.Title)}}})
 	})
 	return c.WithOutput(cmd, cli.FormatTable)
 }

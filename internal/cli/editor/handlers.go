@@ -175,7 +175,7 @@ func (f *face) listSessions(params json.RawMessage) (work, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		sessions, err := server.Sessions(ctx, true)
+		sessions, err := server.Sessions(ctx, api.SessionFilter{All: true})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -58,8 +58,9 @@ func (s *Service) sessionRoutes() []edge.Route {
 		{Method: "GET", Path: api.Sessioned, Handle: s.getSession, Scope: read, Summary: "Get a session",
 			Out: api.Session{}, Status: 200},
 		{Method: "PATCH", Path: api.Sessioned, Handle: s.changeSession, Scope: exec,
-			Summary: "Change options of a session; limits hold at once, the others from the next prompt",
-			In:      api.SessionChange{}, Out: api.Session{}, Status: 200},
+			Summary: "Change a session: its options, of which limits hold at once and the others from the next prompt; or, " +
+				"also after its end, its title, and whether lists have it at the top or leave it out",
+			In: api.SessionChange{}, Out: api.Session{}, Status: 200},
 		{Method: "DELETE", Path: api.Sessioned, Handle: s.endSession, Scope: write,
 			Summary: "End a session and its sandbox", Status: 204,
 			Query: "discard: false to refuse (409) if changes would be lost: those that no client has taken, " +
@@ -160,11 +161,14 @@ func Decode(data []byte) (in session.Request, err error) {
 }
 
 func (s *Service) listSessions(w http.ResponseWriter, r *http.Request) error {
-	all, err := edge.Flag(r, "all")
-	if err != nil {
-		return err
+	filter := session.Filter{Text: r.URL.Query().Get("q")}
+	for name, to := range map[string]*bool{"all": &filter.All, "archived": &filter.Archived, "pinned": &filter.Pinned} {
+		var err error
+		if *to, err = edge.Flag(r, name); err != nil {
+			return err
+		}
 	}
-	found, err := s.Sessions.List(r.Context(), edge.Account(r), !all, "", 0)
+	found, err := s.Sessions.List(r.Context(), edge.Account(r), filter)
 	if err != nil {
 		return err
 	}
@@ -182,9 +186,9 @@ func (s *Service) changeSession(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	changed, err := session.ChangeOptions(r.Context(), s.Sessions, edge.Account(r), r.PathValue("id"), session.Change{
+	changed, err := session.Update(r.Context(), s.Sessions, edge.Account(r), r.PathValue("id"), session.Change{
 		Model: req.Model, Effort: req.Effort, Approval: (*agent.Approval)(req.Approval),
-		Limits: (*records.Limits)(req.Limits)})
+		Limits: (*records.Limits)(req.Limits), Title: req.Title, Pinned: req.Pinned, Archived: req.Archived})
 	return edge.Send(w, http.StatusOK, sessionOut, changed, err)
 }
 
@@ -288,7 +292,7 @@ func sessionOut(s records.Session) api.Session {
 	}
 	next := s.NextOptions()
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, AgentVersion: s.Release, Model: next.Model, Effort: next.Effort,
+		ID: s.ID, Title: s.Title, Pinned: s.Pinned, Archived: s.Archived, Agent: s.Agent, AgentVersion: s.Release, Model: next.Model, Effort: next.Effort,
 		Approval: string(next.Approval), Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		Memory:    volumes.Memory(s.Repositories()[0]),

@@ -118,6 +118,9 @@ const (
 	NoticeCommand    = "command"      // a command of the dev container failed in the background
 )
 
+// EventRenamed reports that a person has chosen another title. Text is the title.
+const EventRenamed = "session.renamed"
+
 // EventOutput has output of a command of the dev container that runs in the background. ID is the command's name, Text
 // the output.
 const EventOutput = "session.output"

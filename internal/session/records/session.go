@@ -23,7 +23,7 @@ type Session struct {
 	Spare bool `json:"spare,omitempty"`
 	// Place is for lists: like an ID, and newer than ID for a session that was made ahead; "" means ID.
 	Place  string `json:"place,omitempty"`
-	Title  string `json:"title,omitempty"` // the beginning of the first prompt
+	Title  string `json:"title,omitempty"` // the beginning of the first prompt, unless a person chose it
 	Agent  string `json:"agent"`
 	Model  string `json:"model,omitempty"`
 	Repo   string `json:"repo,omitempty"`   // URL, without credentials
@@ -36,6 +36,10 @@ type Session struct {
 
 	// Repos are all repositories; Repo, Branch, Base and Dir describe the first.
 	Repos []workspace.Repository `json:"repositories,omitempty"`
+	// Pinned means that the session is at the top of lists for people.
+	Pinned bool `json:"pinned,omitempty"`
+	// Archived means that lists leave the session out. It has ended.
+	Archived bool `json:"archived,omitempty"`
 	// GitSecret is the secret with git's credentials; "" means the first that has some.
 	GitSecret string `json:"git_secret,omitempty"`
 	// PerTurn lends the sandbox credentials only while a turn or an operation on the repository is under way.
@@ -223,6 +227,9 @@ type Store interface {
 	// spares, which are otherwise left out. If before is not "", it is an ID or a Place, and only older records are
 	// returned. live excludes sessions that have ended.
 	Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error)
+	// Mentioning returns the IDs of the account's sessions with a prompt of a person, or the last words of a reply, that
+	// contains a text. Case does not matter.
+	Mentioning(ctx context.Context, account, text string) (map[string]bool, error)
 	// Totals returns the account's total usage, including sessions that have ended, without spares.
 	Totals(ctx context.Context, account string) (Totals, error)
 	// TakeSession stores, in one transaction, the record of a session that was a spare, its prompts, and its sandbox.

@@ -24,6 +24,7 @@ func RunSessions(t *testing.T, open func(t *testing.T) records.Store) {
 		"a missing record is NotFound":           sessionMissing,
 		"totals are of one account":              sessionTotals,
 		"spares are in no account":               sessionSpares,
+		"texts of prompts and replies are found": sessionMentions,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,6 +47,7 @@ func FullSession(id string) records.Session {
 		Deliveries: []records.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
 		Repos: []workspace.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
 			Base: "abc", Start: "abc"}},
+		Pinned: true, Archived: true,
 		Sandbox: spec.Request{Image: "agent", Secrets: []string{"s"},
 			Volumes: []spec.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
 	}
@@ -125,6 +127,34 @@ func sessionMessages(t *testing.T, s records.Store) {
 	}
 	if got, err := s.Messages(t.Context(), "ses_9"); err != nil || len(got) != 0 {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func sessionMentions(t *testing.T, s records.Store) {
+	for i, account := range []string{"acme", "acme", "other", "acme"} {
+		r := FullSession(fmt.Sprintf("ses_%d", i))
+		r.Account = account
+		putSession(t, s, r)
+	}
+	for i, m := range []records.Message{
+		{Session: "ses_0", Prompt: "Mend the Übung"},
+		{Session: "ses_1", Prompt: "go on", Reply: "The übung is 100% mended."},
+		{Session: "ses_2", Prompt: "the Übung of another account"},
+		{Session: "ses_3", Prompt: "write about the Übung", Purpose: records.PurposePull},
+		{Session: "ses_3", Prompt: "hello"},
+	} {
+		m.ID = fmt.Sprintf("msg_%d", i)
+		if err := s.PutMessage(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]map[string]bool{
+		"ÜBUNG": {"ses_0": true, "ses_1": true}, "100%": {"ses_1": true}, "_": {}, "hello": {"ses_3": true}, "msg_": {},
+	} {
+		got, err := s.Mentioning(t.Context(), "acme", text)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%q: %v\n%s", text, err, diff)
+		}
 	}
 }
 

@@ -160,6 +160,19 @@ func TestPageCards(t *testing.T) {
 		"data: {\"text\":\"<b>.claude/settings.json</b> sets model: it is not used\"}\n\n"
 	b.sees(".note", "<b>.claude/settings.json</b> sets model: it is not used")
 
+	// Commands of a dev container in the background have a card each, which ends with its stage, or with a failure.
+	say := func(name, text string) string {
+		return fmt.Sprintf("event: session.output\ndata: {\"id\":%q,\"text\":%q}\n\n", name, text)
+	}
+	events <- say("postCreateCommand", "one\n") + say("postStartCommand", "three\n") + say("postCreateCommand", "two\n") +
+		"event: session.stage\ndata: {\"stage\":{\"name\":\"postCreateCommand\",\"ms\":1500}}\n\n"
+	b.until(`[...document.querySelectorAll('.tool')].slice(-2).map((e) => [e.querySelector('b').textContent,
+		e.querySelector('.output').textContent.trim(), e.querySelector('.state').textContent].join()).join('|')
+		=== 'postCreateCommand,one\ntwo,done · 1.5 s|postStartCommand,three,running'`)
+	events <- "event: session.notice\ndata: {\"reason\":\"command\",\"text\":\"postStartCommand failed\"}\n\n"
+	b.sees(".note", "postStartCommand failed")
+	b.until(`[...document.querySelectorAll('.tool .state')].at(-1).textContent === 'failed'`)
+
 	// The server reads the lines of the agent together: the duration of a short call is not exact.
 	events <- tool("s", 0.004) + tool("m", 99.9) + tool("l", 250)
 	b.until(`[...document.querySelectorAll('.tool .state')].slice(-3).map((e) => e.textContent).join()
