@@ -61,8 +61,8 @@ func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil)
 }
 
-// ChangeSession changes a session. Limits hold at once, the other options from the next prompt that the agent gets. They
-// are of sessions that have not ended; title, pin and archive are of all.
+// ChangeSession changes a session. Limits hold at once, the other options from the next prompt that the agent gets.
+// They are of sessions that have not ended; title, pin and archive are of all.
 func (c *Client) ChangeSession(ctx context.Context, ref string, change api.SessionChange) (api.Session, error) {
 	return ask[api.Session](ctx, c, http.MethodPatch, api.Path(api.Sessioned, ref), nil, change)
 }

@@ -100,8 +100,8 @@ type SessionFilter struct {
 	All      bool // ?all=true: also those that have ended, without archived ones
 	Archived bool // ?archived=true: only archived ones
 	Pinned   bool // ?pinned=true: only pinned ones
-	// Text, ?q=, selects those that have this text in their ID, title, repository, agent or status, in a person's prompt,
-	// or in the last words of a reply; with All archived ones, too.
+	// Text, ?q=, selects those that have this text in their ID, title, repository, agent or status, in a person's
+	// prompt, or in the last words of a reply; with All archived ones, too.
 	Text string
 }
 
@@ -114,7 +114,8 @@ type SessionChange struct {
 
 	// The others can change after the end of the session, too.
 
-	Title    *string `json:"title,omitempty"`    // one line of at most 200 bytes; "" means the beginning of the first prompt
+	// Title is one line of at most 200 bytes; "" means the beginning of the first prompt.
+	Title    *string `json:"title,omitempty"`
 	Pinned   *bool   `json:"pinned,omitempty"`   // true: at the top of lists for people
 	Archived *bool   `json:"archived,omitempty"` // true: lists leave it out; only after its end
 }

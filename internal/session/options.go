@@ -34,8 +34,8 @@ func (c Change) listed() bool {
 	return c.Model == nil && c.Effort == nil && c.Approval == nil && c.Limits == nil
 }
 
-// Update changes a session. Limits hold at once; model, effort and approval from the next prompt that the agent gets: it
-// is then started again, and continues its conversation. Kinds: NotFound, Invalid, Conflict (a session that has not
+// Update changes a session. Limits hold at once; model, effort and approval from the next prompt that the agent gets:
+// it is then started again, and continues its conversation. Kinds: NotFound, Invalid, Conflict (a session that has not
 // ended cannot be archived), Gone (options of a session that has ended).
 func Update(ctx context.Context, m *Manager, account, ref string, c Change) (records.Session, error) {
 	s, r, err := m.find(ctx, account, ref)

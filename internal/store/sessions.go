@@ -123,7 +123,8 @@ func (s Sessions) Mentioning(ctx context.Context, account, text string) (map[str
 	}, `SELECT sessions.id, iif(json_valid(m.record), coalesce(m.record->>'$.prompt', ''), ''),
 		iif(json_valid(m.record), coalesce(m.record->>'$.reply', ''), '')
 		FROM sessions JOIN messages m ON m.session = sessions.id
-		WHERE sessions.account = ? AND iif(json_valid(m.record), coalesce(m.record->>'$.purpose', ''), '-') = ''`, account)
+		WHERE sessions.account = ?
+			AND iif(json_valid(m.record), coalesce(m.record->>'$.purpose', ''), '-') = ''`, account)
 	found := map[string]bool{}
 	for _, m := range all {
 		if m.found {

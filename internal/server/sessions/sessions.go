@@ -58,8 +58,8 @@ func (s *Service) sessionRoutes() []edge.Route {
 		{Method: "GET", Path: api.Sessioned, Handle: s.getSession, Scope: read, Summary: "Get a session",
 			Out: api.Session{}, Status: 200},
 		{Method: "PATCH", Path: api.Sessioned, Handle: s.changeSession, Scope: exec,
-			Summary: "Change a session: its options, of which limits hold at once and the others from the next prompt; or, " +
-				"also after its end, its title, and whether lists have it at the top or leave it out",
+			Summary: "Change a session: its options, of which limits hold at once and the others from the next " +
+				"prompt; or, also after its end, its title, and whether lists have it at the top or leave it out",
 			In: api.SessionChange{}, Out: api.Session{}, Status: 200},
 		{Method: "DELETE", Path: api.Sessioned, Handle: s.endSession, Scope: write,
 			Summary: "End a session and its sandbox", Status: 204,
@@ -292,7 +292,8 @@ func sessionOut(s records.Session) api.Session {
 	}
 	next := s.NextOptions()
 	return api.Session{
-		ID: s.ID, Title: s.Title, Pinned: s.Pinned, Archived: s.Archived, Agent: s.Agent, AgentVersion: s.Release, Model: next.Model, Effort: next.Effort,
+		ID: s.ID, Title: s.Title, Pinned: s.Pinned, Archived: s.Archived,
+		Agent: s.Agent, AgentVersion: s.Release, Model: next.Model, Effort: next.Effort,
 		Approval: string(next.Approval), Repo: s.Repo, Continues: s.Continues,
 		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
 		Memory:    volumes.Memory(s.Repositories()[0]),

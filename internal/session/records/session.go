@@ -227,8 +227,8 @@ type Store interface {
 	// spares, which are otherwise left out. If before is not "", it is an ID or a Place, and only older records are
 	// returned. live excludes sessions that have ended.
 	Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error)
-	// Mentioning returns the IDs of the account's sessions with a prompt of a person, or the last words of a reply, that
-	// contains a text. Case does not matter.
+	// Mentioning returns the IDs of the account's sessions with a prompt of a person, or the last words of a reply,
+	// that contains a text. Case does not matter.
 	Mentioning(ctx context.Context, account, text string) (map[string]bool, error)
 	// Totals returns the account's total usage, including sessions that have ended, without spares.
 	Totals(ctx context.Context, account string) (Totals, error)

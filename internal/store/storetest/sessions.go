@@ -149,7 +149,8 @@ func sessionMentions(t *testing.T, s records.Store) {
 		}
 	}
 	for text, want := range map[string]map[string]bool{
-		"ÜBUNG": {"ses_0": true, "ses_1": true}, "100%": {"ses_1": true}, "_": {}, "hello": {"ses_3": true}, "msg_": {},
+		"ÜBUNG": {"ses_0": true, "ses_1": true}, "100%": {"ses_1": true}, "_": {}, "hello": {"ses_3": true},
+		"msg_": {},
 	} {
 		got, err := s.Mentioning(t.Context(), "acme", text)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {

@@ -164,7 +164,8 @@ func TestPageCards(t *testing.T) {
 	say := func(name, text string) string {
 		return fmt.Sprintf("event: session.output\ndata: {\"id\":%q,\"text\":%q}\n\n", name, text)
 	}
-	events <- say("postCreateCommand", "one\n") + say("postStartCommand", "three\n") + say("postCreateCommand", "two\n") +
+	events <- say("postCreateCommand", "one\n") + say("postStartCommand", "three\n") +
+		say("postCreateCommand", "two\n") +
 		"event: session.stage\ndata: {\"stage\":{\"name\":\"postCreateCommand\",\"ms\":1500}}\n\n"
 	b.until(`[...document.querySelectorAll('.tool')].slice(-2).map((e) => [e.querySelector('b').textContent,
 		e.querySelector('.output').textContent.trim(), e.querySelector('.state').textContent].join()).join('|')

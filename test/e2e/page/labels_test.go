@@ -86,25 +86,29 @@ func TestPageLabels(t *testing.T) {
 	b.sees(".of-sessions td", "/say hello")
 	b.until(`!document.querySelector('.of-sessions').textContent.includes('From outside')`)
 	b.click(".of-sessions .choice", "Only archived ones")
-	b.until(`[...document.querySelectorAll('.of-sessions tbody tr a')].map((e) => e.textContent).join() === 'From outside'`)
+	b.until(`[...document.querySelectorAll('.of-sessions tbody tr a')].map((e) => e.textContent).join()
+		=== 'From outside'`)
 
 	b.do(chromedp.EmulateViewport(360, 640))
 	b.do(chromedp.Evaluate(`location.hash = '#/s/`+first+`'`, nil))
 	b.sees("h1", "From outside")
 	b.click(".top button", "More")
-	b.until(`((r) => r.width > 0 && r.left >= 0 && r.right <= 360)(document.querySelector('.actions').getBoundingClientRect())`)
+	b.until(`((r) => r.width > 0 && r.left >= 0 && r.right <= 360)(
+		document.querySelector('.actions').getBoundingClientRect())`)
 	b.picture("phone-actions")
 	b.click(".actions button", "Take out of the archive")
 	b.do(emulation.ClearDeviceMetricsOverride())
-	b.run(`const i = document.querySelector('#side input[type=search]'); i.value = ''; i.dispatchEvent(new Event('input'))`)
+	b.run(`const i = document.querySelector('#side input[type=search]');
+		i.value = '';
+		i.dispatchEvent(new Event('input'))`)
 	b.until(groups + `.startsWith('Pinned: From outside; ')`)
 	h.Must("end", "--discard", second)
 	b.clean()
 	b.leavesNoImages()
 }
 
-// TestPageNotifies checks that what waits is seen without the page: by the icon of its tab, in the list of sessions, and,
-// if the person wants them, by notifications of the browser.
+// TestPageNotifies checks that what waits is seen without the page: by the icon of its tab, in the list of sessions,
+// and, if the person wants them, by notifications of the browser.
 // mission: 7.4, F2
 func TestPageNotifies(t *testing.T) {
 	t.Parallel()
@@ -112,6 +116,10 @@ func TestPageNotifies(t *testing.T) {
 	icon := func(name string) {
 		t.Helper()
 		b.until(`document.querySelector('link[rel=icon]').href.endsWith('/` + name + `.svg')`)
+	}
+	may := func(setting cdpbrowser.PermissionSetting) {
+		t.Helper()
+		b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "notifications"}, setting))
 	}
 	icon("icon")
 	first := begins(h, "/say done")
@@ -132,10 +140,10 @@ func TestPageNotifies(t *testing.T) {
 			}
 		}`)
 	b.press("Inbox")
-	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "notifications"}, cdpbrowser.PermissionSettingDenied))
+	may(cdpbrowser.PermissionSettingDenied)
 	b.click("dialog label", "Notify me in this browser")
 	b.sees("dialog [role=status]", "The browser does not allow notifications of this page.")
-	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "notifications"}, cdpbrowser.PermissionSettingGranted))
+	may(cdpbrowser.PermissionSettingGranted)
 	b.click("dialog label", "Notify me in this browser")
 	b.until(`window.told.length === 1 && document.querySelector('dialog .choice input').checked`)
 	b.accessible("an inbox with notifications")
