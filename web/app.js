@@ -6,6 +6,7 @@ import { keyboard, takeView } from './focus.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
 import { sessionList } from './sidelist.js';
+import { setTheme, theme, themes } from './theme.js';
 
 // The conversation, with its Markdown libraries, is most of the page and is not needed at first. It loads once
 // the page is usable.
@@ -18,6 +19,7 @@ const side = h('nav', { id: 'side', 'aria-label': 'Sessions' },
   h('a', { class: 'brand', href: '#/' }, h('img', { src: own('icon.svg'), alt: '', width: '24', height: '24' }), 'Harvest'),
   h('a', { class: 'button primary', href: '#/' }, 'New session'), list.parts,
   h('details', { class: 'more' }, h('summary', null, 'Everything else'), h('ul', null, Object.entries(lists).map(([id, name]) => h('li', null, h('a', { href: `#/${id}` }, name))))),
+  h('label', { class: 'theme' }, h('span', null, 'Theme'), h('select', { onchange: (e) => setTheme(e.target.value) }, Object.entries(themes).map(([id, name]) => h('option', { value: id, selected: id === theme() }, name)))),
   h('footer', null, h('span', { class: 'who' }), button('Sign out', signOut, { class: 'small' })));
 
 let close = () => {};
@@ -215,6 +217,7 @@ async function begin() {
   matchMedia('(max-width: 46rem)').addEventListener('change', () => open(false));
   await Promise.all([load(), route()]);
   performance.mark('interactive');
+  import('./shortcuts.js').then(({ listen }) => listen({ sessions: list.sessions, shown: current })).catch(() => {}); // all of it has a control, too
   openBell().catch(() => {}); // the list of sessions shows the same, by session
   stopPoll = poll(load, 5000);
   chat().catch(() => {});

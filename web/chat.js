@@ -13,6 +13,7 @@ import { Log } from './log.js';
 import { labelMenu } from './labels.js';
 import { openPanel, panels } from './panel.js';
 import { lastEvent, past } from './past.js';
+import { Plan } from './plan.js';
 import { Queue } from './queue.js';
 import { finder } from './find.js';
 import { Start } from './start.js';
@@ -42,6 +43,7 @@ export function openChat(main, session, { again, changed, labelled, signIn, tab 
   const link = h('span', { class: 'link', role: 'status' });
   const costs = h('span', { class: 'costs' });
   const error = h('div');
+  const plan = new Plan();
   const unsent = new Unsent(session.id);
   const queue = new Queue(session.id, (what) => act(what));
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Write a prompt', autocomplete: 'off' });
@@ -59,7 +61,7 @@ export function openChat(main, session, { again, changed, labelled, signIn, tab 
   const choice = tabs('Views of the session', { chat: 'Conversation', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id), (id) => (id === 'chat' ? 'panel-chat' : 'panel-view'));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
     session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · continues ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, labels, end), choice);
-  const chat = h('section', { class: 'chat', id: 'panel-chat', role: 'tabpanel', 'aria-labelledby': 'tab-chat' }, search.el, log.el, news.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
+  const chat = h('section', { class: 'chat', id: 'panel-chat', role: 'tabpanel', 'aria-labelledby': 'tab-chat' }, search.el, log.el, news.el, h('div', { class: 'foot' }, latest, plan.el, h('div', { class: 'bar' }, status, link, costs), composer));
   const aside = h('section', { class: 'panel', id: 'panel-view', role: 'tabpanel', hidden: true, tabindex: '0' });
   const split = h('div', { class: 'split' }, chat, aside);
   main.replaceChildren(top, split);
@@ -101,6 +103,7 @@ export function openChat(main, session, { again, changed, labelled, signIn, tab 
   let replayed = null; // the last state that they have shown
   let since = performance.now();
   let usage = { ...session.usage, turns: session.turns };
+  let context = null; // how full the model's context is, if the agent reports that
   let over = false;
   let ending = false; // by this browser
   let started = null;
@@ -145,7 +148,8 @@ export function openChat(main, session, { again, changed, labelled, signIn, tab 
   }
   function showCosts() {
     const inTokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
-    costs.textContent = `${usage.turns} ${usage.turns === 1 ? 'turn' : 'turns'} · ${inTokens + usage.output_tokens} tokens · ${money(usage.cost_usd)}`;
+    costs.textContent = `${usage.turns} ${usage.turns === 1 ? 'turn' : 'turns'} · ${inTokens + usage.output_tokens} tokens · ${money(usage.cost_usd)}${context ? ` · context ${Math.round(100 * context.used / context.size)} %` : ''}`;
+    if (context) costs.title = `The model's context has ${context.used} of ${context.size} tokens.`;
   }
 
   function stage(s) {
@@ -231,10 +235,12 @@ export function openChat(main, session, { again, changed, labelled, signIn, tab 
       if (focused && keyboard()) input.focus();
       answering();
     },
+    'agent.plan': (e) => plan.set(e.plan ?? []),
     'agent.commands': (e) => offers.set(e.commands),
     done: (e) => {
       answering();
       const u = e.usage;
+      if (e.context?.size > 0) context = e.context;
       usage.turns++;
       facts.turns.push({ at: e.message?.ended_at, usage: u, ms: e.message?.started_at ? new Date(e.message.ended_at) - new Date(e.message.started_at) : 0 });
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;

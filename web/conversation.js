@@ -127,7 +127,10 @@ const parts = {
   'agent.overridden': (c, e) => c.note(e.text ?? ''),
   'agent.notice': (c, e) => c.note(e.text ?? ''),
   'agent.silent': (c, e) => c.note(e.text ?? ''),
-  'agent.plan': (c, e) => c.note(`Plan: ${(e.plan ?? []).map((s) => `${s.status === 'completed' ? '✓ ' : ''}${s.text}`).join('; ')}`),
+  // Above the prompt is the plan of the session itself.
+  'agent.plan': (c, e) => {
+    if (!c.retry) c.note(`Plan: ${(e.plan ?? []).map((s) => `${s.status === 'completed' ? '✓ ' : ''}${s.text}`).join('; ')}`);
+  },
   'session.changed': (c, e) => c.note(changed(e.changed ?? {})),
   'session.notice': (c, e) => {
     if (e.reason === 'command') c.closeOutputs({ failed: true });

@@ -48,18 +48,18 @@ export const trimmed = (text) => text.replace(/^(?:[^\S\n]*\n)+/, '').trimEnd();
 // promptOf is the name of the draft of a session's half-typed prompt.
 export const promptOf = (session) => `prompt:${session}`;
 
-// preferred reports whether a choice of the person is on, and prefer stores it for all tabs. Without storage it is off.
-export function preferred(name) {
+// preference returns a choice of the person for this browser, '' for none. prefer stores it, where there is storage.
+export function preference(name) {
   try {
-    return localStorage.getItem(`harvest:${name}`) === 'yes';
+    return localStorage.getItem(`harvest:${name}`) ?? '';
   } catch {
-    return false;
+    return '';
   }
 }
 
-export function prefer(name, on) {
+export function prefer(name, value) {
   try {
-    if (on) localStorage.setItem(`harvest:${name}`, 'yes');
+    if (value) localStorage.setItem(`harvest:${name}`, value);
     else localStorage.removeItem(`harvest:${name}`);
   } catch {
     // The choice lasts as long as the view.

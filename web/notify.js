@@ -1,7 +1,7 @@
 // Notifications of the browser about what waits in the inbox, if the person wants them.
 
 import { h, own } from './dom.js';
-import { prefer, preferred } from './drafts.js';
+import { prefer, preference } from './drafts.js';
 
 const wanted = 'notify';
 
@@ -9,7 +9,7 @@ const show = (title, more) => new Notification(title, { icon: own('icon.svg'), .
 
 // notify tells the person about an item. Tabs of one browser show it once, as it has the same tag in each.
 export function notify(item) {
-  if (!preferred(wanted) || window.Notification?.permission !== 'granted') return;
+  if (preference(wanted) !== 'yes' || window.Notification?.permission !== 'granted') return;
   const n = show(item.title || 'Harvest', { body: item.what, tag: `harvest-${item.number}` });
   n.onclick = () => {
     focus();
@@ -22,14 +22,14 @@ export function notify(item) {
 export function notifyChoice() {
   if (!window.Notification) return null;
   const problem = h('small', { role: 'status' });
-  const box = h('input', { type: 'checkbox', checked: preferred(wanted) && Notification.permission === 'granted', onchange: async () => {
+  const box = h('input', { type: 'checkbox', checked: preference(wanted) === 'yes' && Notification.permission === 'granted', onchange: async () => {
     problem.textContent = '';
-    prefer(wanted, false);
+    prefer(wanted, '');
     if (!box.checked) return;
     try {
       if (await Notification.requestPermission() !== 'granted') throw new Error();
       show('Harvest', { body: 'You will be told here when a session waits for you.', tag: 'harvest' });
-      prefer(wanted, true);
+      prefer(wanted, 'yes');
     } catch { // a refusal, or a browser that lets no page notify
       box.checked = false;
       problem.textContent = 'The browser does not allow notifications of this page.';

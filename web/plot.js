@@ -2,6 +2,7 @@
 // table beside it, and the words below its title describe the most important of them.
 
 import { h, own } from './dom.js';
+import { onTheme } from './theme.js';
 
 let library;
 function load() {
@@ -11,8 +12,7 @@ function load() {
   return library;
 }
 
-const schemes = ['(prefers-color-scheme: dark)', '(forced-colors: active)'].map((query) => matchMedia(query));
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const forced = matchMedia('(forced-colors: active)');
 
 // powers of two are the ticks of an axis of bytes.
 const powers = Array.from({ length: 50 }, (_, i) => 2 ** i);
@@ -25,7 +25,12 @@ export async function plot(el, title, x, series, { time = true, bars = false, un
   const box = h('figure', { class: 'plot' }, h('figcaption', null, title, ' ', words));
   el.append(box);
   // The colours are those of the current scheme, which may change.
-  const colour = (name) => () => css(name);
+  const probe = h('span', { hidden: true }); // a canvas knows no variables
+  box.append(probe);
+  const colour = (name) => () => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
   const colours = ['--k3', '--k4', '--k2', '--k1'].map(colour);
   const axis = { stroke: colour('--soft'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') } };
   const u = new uPlot({
@@ -35,7 +40,8 @@ export async function plot(el, title, x, series, { time = true, bars = false, un
   const sizes = new ResizeObserver(() => { if (box.clientWidth > 0 && Math.abs(box.clientWidth - u.width) > 8) u.setSize({ width: Math.max(240, box.clientWidth), height: 190 }); });
   sizes.observe(box);
   const repaint = () => u.redraw();
-  for (const one of schemes) one.addEventListener('change', repaint);
+  forced.addEventListener('change', repaint);
+  const ignore = onTheme(repaint);
   return {
     show(x, series, text) {
       u.setData([x, ...series.map(([, y]) => y)]);
@@ -43,7 +49,8 @@ export async function plot(el, title, x, series, { time = true, bars = false, un
     },
     destroy() {
       sizes.disconnect();
-      for (const one of schemes) one.removeEventListener('change', repaint);
+      forced.removeEventListener('change', repaint);
+      ignore();
       u.destroy();
     },
   };

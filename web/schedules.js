@@ -1,7 +1,7 @@
-// Schedules, the results of their runs, and running one now.
+// Schedules, the results of their runs, new ones, and running one now.
 
 import { all, call, poll } from './api.js';
-import { acting, button, h, ms, table, when } from './dom.js';
+import { acting, button, h, ms, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
@@ -9,7 +9,8 @@ export async function open(body, { failed }) {
   const act = acting(error, () => load());
   const list = h('div');
   const runs = h('div');
-  body.replaceChildren(error, list, runs);
+  const create = button('New schedule', async () => (await import('./newschedule.js')).newSchedule(load), { class: 'primary' });
+  body.replaceChildren(h('div', { class: 'row' }, create), error, list, runs);
   let shown = null;
   const at = (name, more) => `v1/schedules/${encodeURIComponent(name)}/${more}`;
   async function history(name) {
@@ -25,7 +26,14 @@ export async function open(body, { failed }) {
           await call('POST', at(s.name, 'run'));
           shown = s.name;
         }), { class: 'small', 'aria-label': `Run now: ${s.name}` }), button('Runs', () => act(() => history(s.name)), { class: 'small', 'aria-label': `Runs of ${s.name}` }),
-        button(s.paused ? 'Resume' : 'Pause', () => act(() => call('POST', at(s.name, s.paused ? 'resume' : 'pause'))), { class: 'small' }))]), 'There is no schedule.'));
+        button(s.paused ? 'Resume' : 'Pause', () => act(() => call('POST', at(s.name, s.paused ? 'resume' : 'pause'))), { class: 'small', 'aria-label': `${s.paused ? 'Resume' : 'Pause'}: ${s.name}` }),
+        button('Delete', () => sure(`Delete ${s.name}?`, 'The history of its runs is deleted, too.', 'Delete it', () => act(async () => {
+          await call('DELETE', `v1/schedules/${encodeURIComponent(s.name)}`);
+          if (shown === s.name) {
+            shown = null;
+            runs.replaceChildren();
+          }
+        })), { class: 'small danger', 'aria-label': `Delete ${s.name}` }))]), 'There is no schedule.'));
       if (shown) await history(shown);
     } catch (p) {
       failed(p);

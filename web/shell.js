@@ -3,6 +3,7 @@
 
 import { call, socket } from './api.js';
 import { button, dialog, h, own, problemBox } from './dom.js';
+import { isDark, onTheme } from './theme.js';
 
 const stdin = 0;
 const stdout = 1;
@@ -12,8 +13,7 @@ const most = 1 << 20; // maximum of bytes in flight
 const piece = 64 << 10;
 const repetition = 500; // milliseconds after connecting in which earlier output arrives again
 
-const darkness = matchMedia('(prefers-color-scheme: dark)');
-const theme = () => (darkness.matches ? { background: '#101311', foreground: '#e4e8e4', cursor: '#e4e8e4' } : { background: '#fbfcfa', foreground: '#1b1f1c', cursor: '#1b1f1c', selectionBackground: '#b8d8c8' });
+const colours = () => (isDark() ? { background: '#101311', foreground: '#e4e8e4', cursor: '#e4e8e4' } : { background: '#fbfcfa', foreground: '#1b1f1c', cursor: '#1b1f1c', selectionBackground: '#b8d8c8' });
 
 let libraries;
 // load loads the libraries.
@@ -37,7 +37,7 @@ export async function openShell(el, { id, name, dir }) {
   const withStyles = withoutStyles();
   const term = new Terminal({
     cursorBlink: !matchMedia('(prefers-reduced-motion: reduce)').matches, fontSize: 13, scrollback: 5000, screenReaderMode: false,
-    fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace', theme: theme(), allowProposedApi: true, // for the widths of characters
+    fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace', theme: colours(), allowProposedApi: true, // for the widths of characters
     minimumContrastRatio: 4.5, linkHandler: { activate: (_, to) => follow(to), allowNonHttpProtocols: false },
   });
   const fit = new FitAddon();
@@ -61,8 +61,8 @@ export async function openShell(el, { id, name, dir }) {
   term.parser.registerOscHandler(52, (data) => past() || copyAsked(data));
   silence(term.parser, past);
   term.onTitleChange((text) => { title.textContent = text.slice(0, 120); });
-  const paint = () => { term.options.theme = theme(); };
-  darkness.addEventListener('change', paint);
+  const paint = () => { term.options.theme = colours(); };
+  const ignore = onTheme(paint);
 
   let ws = null;
   let closed = false;
@@ -162,7 +162,7 @@ export async function openShell(el, { id, name, dir }) {
       closed = true;
       ws?.close();
       sizes.disconnect();
-      darkness.removeEventListener('change', paint);
+      ignore();
       term.dispose();
       withStyles();
     },

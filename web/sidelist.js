@@ -3,7 +3,7 @@
 
 import { call } from './api.js';
 import { ago, h, soon } from './dom.js';
-import { prefer, preferred } from './drafts.js';
+import { prefer, preference } from './drafts.js';
 
 const states = { running_tool: 'running a tool', waiting_for_input: 'waiting for your answer' };
 const grouped = 'by-repository';
@@ -17,8 +17,8 @@ const repoName = (url) => (url ?? '').replace(/\/+$/, '').replace(/\.git$/, '').
 export function sessionList({ shown, waits }) {
   const list = h('ul', { class: 'sessions' });
   const search = h('input', { type: 'search', 'aria-label': 'Search sessions', placeholder: 'Search', oninput: look });
-  const byRepo = h('input', { type: 'checkbox', checked: preferred(grouped), onchange: () => {
-    prefer(grouped, byRepo.checked);
+  const byRepo = h('input', { type: 'checkbox', checked: preference(grouped) === 'yes', onchange: () => {
+    prefer(grouped, byRepo.checked ? 'yes' : '');
     draw();
   } });
   let sessions = null; // null: they are not known yet
@@ -71,6 +71,7 @@ export function sessionList({ shown, waits }) {
   return {
     parts: [search, list, h('label', { class: 'choice' }, byRepo, h('span', null, 'By repository'))],
     draw,
+    sessions: () => sessions ?? [],
     set(all) {
       sessions = all;
       draw();

@@ -174,6 +174,21 @@ func TestPageCards(t *testing.T) {
 	b.sees(".note", "postStartCommand failed")
 	b.until(`[...document.querySelectorAll('.tool .state')].at(-1).textContent === 'failed'`)
 
+	// The plan is above the prompt, and how full the context is beside the cost.
+	events <- "event: agent.plan\ndata: {\"plan\":[{\"text\":\"<b>look</b>\",\"status\":\"completed\"}," +
+		"{\"text\":\"mend\",\"status\":\"in_progress\"},{\"text\":\"test\",\"status\":\"pending\"}]}\n\n"
+	b.until(`document.querySelector('.plan summary').textContent === 'Plan: 1 of 3 · mend'`)
+	b.click(".plan summary", "Plan")
+	b.until(`[...document.querySelectorAll('.plan li')].map((e) => e.textContent).join() ===
+		'✓ <b>look</b>, done,▸ mend, in work,○ test, open'`)
+	b.accessible("a plan")
+	b.picture("plan")
+	events <- "event: agent.plan\ndata: {\"plan\":[]}\n\n"
+	b.until(`!document.querySelector('.plan').checkVisibility()`)
+	events <- "event: done\ndata: {\"message\":{\"id\":\"c\",\"prompt\":\"c\"}," +
+		"\"context\":{\"used\":50000,\"size\":200000}}\n\n"
+	b.until(`document.querySelector('.costs').textContent.endsWith(' · context 25 %')`)
+
 	// The server reads the lines of the agent together: the duration of a short call is not exact.
 	events <- tool("s", 0.004) + tool("m", 99.9) + tool("l", 250)
 	b.until(`[...document.querySelectorAll('.tool .state')].slice(-3).map((e) => e.textContent).join()
