@@ -157,8 +157,8 @@ func TestFirstView(t *testing.T) {
 
 // sharedClasses are the classes that several modules use, for the same thing in each.
 var sharedClasses = []string{
-	"button", "charts", "chip", "choice", "danger", "grid", "hint", "inline", "meta", "panel", "primary", "row", "scroll",
-	"small", "spinner", "sr", "time", "top", "unsent", "what", "wide",
+	"button", "charts", "chip", "choice", "danger", "grid", "hint", "inline", "meta", "panel", "primary", "row",
+	"scroll", "small", "spinner", "sr", "time", "top", "unsent", "what", "wide",
 }
 
 // TestClasses checks that a class means one thing: only shared classes are in several modules, and a class with a name

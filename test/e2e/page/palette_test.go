@@ -6,6 +6,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // chosen is an expression for the selected entry of the command palette.
@@ -35,14 +36,14 @@ func TestPagePalette(t *testing.T) {
 	palette()
 	b.types("view")
 	b.until(chosen + ` === 'Conversation'`)
-	b.keys("\ue015") // the arrow down
+	b.keys(kb.ArrowDown)
 	b.until(chosen + ` === 'Terminal'`)
 	b.until(`document.activeElement.getAttribute('aria-activedescendant') ===
 		document.querySelector('.palette [aria-selected=true]').id`)
 	b.types("nosuch")
 	b.sees(".palette [role=status]", "No matches.")
 	b.types("\r")
-	b.keys("\x1b")
+	b.keys(kb.Escape)
 	b.until(`!document.querySelector('dialog')`)
 
 	// A question mark in a prompt is text.
