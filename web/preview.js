@@ -4,6 +4,8 @@
 import { call } from './api.js';
 import { button, field, h, problemBox } from './dom.js';
 
+const widths = [['', 'That of the view'], ['360', 'Phone, 360'], ['820', 'Tablet, 820'], ['1280', 'Desktop, 1280']]; // pixels
+
 export async function open(body, { sandbox }) {
   const id = await sandbox();
   if (!id) {
@@ -18,6 +20,11 @@ export async function open(body, { sandbox }) {
   const frame = h('div', { class: 'frame' });
   const outside = h('span');
   let link = null;
+  const width = h('select', { onchange: () => { frame.style.width = width.value && `${width.value}px`; } }, widths.map(([value, name]) => h('option', { value }, name)));
+  const reload = button('Reload', () => { // the frame has another origin, which this page cannot reload
+    const shown = frame.querySelector('iframe');
+    shown.replaceWith(shown.cloneNode());
+  }, { hidden: true });
   const known = ports.map((number) => {
     const label = box.port_details?.find((d) => d.port === number)?.label;
     return button(label ? `${label} (${number})` : `Port ${number}`, () => {
@@ -25,7 +32,7 @@ export async function open(body, { sandbox }) {
       form.requestSubmit();
     });
   });
-  const form = h('form', { class: 'inline' }, field('Port', port), field('Path', path), h('button', { type: 'submit', class: 'primary' }, 'Open'), known, outside);
+  const form = h('form', { class: 'inline' }, field('Port', port), field('Path', path), h('button', { type: 'submit', class: 'primary' }, 'Open'), known, field('Width', width), reload, outside);
   body.replaceChildren(h('h2', null, 'Preview'), form, error, frame);
   frame.append(h('p', { class: 'meta' }, 'Start a server in the sandbox, such as "python3 -m http.server 8000", and open its port here.'));
 
@@ -46,6 +53,7 @@ export async function open(body, { sandbox }) {
       // page's origin, without the path.
       frame.replaceChildren(h('iframe', { src: to.href, title: `Port ${port.value} of the sandbox`, referrerpolicy: 'origin',
         sandbox: 'allow-scripts allow-forms allow-popups allow-modals allow-downloads allow-same-origin' }));
+      reload.hidden = false;
       outside.replaceChildren(button('Open in a new tab', () => window.open(to.href, '_blank', 'noopener,noreferrer')));
     } catch (p) {
       error.replaceChildren(problemBox(p));

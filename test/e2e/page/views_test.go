@@ -253,6 +253,12 @@ func viewPreview(b *tab) {
 	}
 	b.accessible("preview")
 	b.picture("preview")
+	b.fill("Width", "360")
+	b.until(`document.querySelector('.of-preview iframe').getBoundingClientRect().width === 360`)
+	b.do(chromedp.Evaluate(`window.heard = []`, nil))
+	b.click(".of-preview button", "Reload")
+	b.until(`window.heard.length > 0`)
+	b.fill("Width", "")
 	b.fill("Port", "0")
 	b.do(chromedp.Evaluate(`document.querySelector('.of-preview form').noValidate = true; document.querySelector('.of-preview form').requestSubmit()`, nil))
 	b.sees(".of-preview .problem", "1 to 65535")
