@@ -1,10 +1,11 @@
 // The files of the sandbox: a tree, and the selected file, to read, change, download or replace.
 
-import { call, problemIn, url } from './api.js';
+import { call, Problem, problemIn, url } from './api.js';
 import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
-import { files as drafts, kept } from './drafts.js';
+import { files as drafts, kept, newKey } from './drafts.js';
 import { refill, take } from './focus.js';
 import { openEditor } from './editor.js';
+import { isPicture, mostPicture, pictureOf } from './picture.js';
 
 const shownMost = 1 << 20; // maximum of bytes of a file that are shown
 
@@ -24,6 +25,18 @@ export async function open(body, { sandbox, session, failed }) {
   const pick = h('input', { type: 'file', multiple: true, hidden: true, onchange: () => upload([...pick.files]) });
   const result = h('div', { role: 'status' });
   const file = h('div', { class: 'opened' });
+  const found = h('div');
+  const wanted = h('input', { type: 'search', 'aria-label': 'Search names and texts', placeholder: 'Search names and texts', required: true });
+  const search = h('form', { class: 'inline', role: 'search' }, wanted, h('button', { type: 'submit' }, 'Search'));
+  search.addEventListener('submit', (e) => {
+    e.preventDefault();
+    found.replaceChildren(h('p', { class: 'meta', role: 'status' }, 'Searching…'));
+    const close = () => {
+      found.replaceChildren();
+      take(wanted);
+    };
+    tell(async () => (await import('./filesearch.js')).searchFiles(found, { box: id, dir, text: wanted.value, open: openAt, close })).then(() => { if (result.childElementCount > 0) found.replaceChildren(); });
+  });
   const go = h('form', { class: 'inline' }, where, h('button', { type: 'submit' }, 'Go'));
   go.addEventListener('submit', (e) => {
     e.preventDefault();
@@ -33,7 +46,7 @@ export async function open(body, { sandbox, session, failed }) {
     button('New file', () => ask('New file', (name) => edit(join(dir, name), { text: '', tag: null })), { class: 'small' }), button('New directory', () => ask('New directory', async (name) => {
       await call('POST', `v1/sandboxes/${id}/files/mkdir`, { path: join(dir, name) });
       enter(dir);
-    }), { class: 'small' }), button('Upload', () => pick.click(), { class: 'small' }), pick), result, drop, file);
+    }), { class: 'small' }), button('Upload', () => pick.click(), { class: 'small' }), pick), search, result, found, drop, file);
 
   function ask(label, then) {
     const name = h('input', { type: 'text', required: true, autofocus: true });
@@ -71,6 +84,7 @@ export async function open(body, { sandbox, session, failed }) {
       refill(list, ...rows.map((f) => h('li', null,
         button([h('span', { class: 'name' }, plain(f.kind === 'directory' ? `${f.name}/` : f.name)), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${plain(f.link)}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
           { class: 'entry', title: f.kind, 'data-name': f.name }), kept(`${drafts}${id}:${join(dir, f.name)}`) && h('span', { class: 'meta' }, 'unsaved changes'), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
+        f.kind === 'directory' && button('Download', () => tell(() => archive(join(dir, f.name))), { class: 'small', 'aria-label': `Download ${plain(f.name)}` }),
         button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and its contents are deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
           await call('DELETE', `${at(join(dir, f.name))}&recursive=true`);
           enter(dir);
@@ -85,6 +99,10 @@ export async function open(body, { sandbox, session, failed }) {
         enter(path);
         return;
       }
+      if (isPicture(path) && about.size_bytes <= mostPicture) {
+        await picture(path);
+        return;
+      }
       if (about.size_bytes > shownMost) {
         show(path, `It has ${bytes(about.size_bytes)}, more than this view shows.`);
         return;
@@ -93,6 +111,50 @@ export async function open(body, { sandbox, session, failed }) {
       if (now?.text === undefined) show(path, now ? 'It is not text.' : 'It was deleted.');
       else edit(path, now);
     });
+  }
+
+  // openAt opens a path, at a line of its text.
+  async function openAt(path, line) {
+    const about = await tell(() => call('GET', at(path, '/stat')));
+    if (!about) return;
+    if (about.kind === 'directory') {
+      await enter(path);
+      return;
+    }
+    await read(path, about);
+    const text = file.querySelector('textarea.code');
+    if (!line || !text) return;
+    const before = text.value.split('\n').slice(0, line);
+    const end = before.join('\n').length;
+    text.focus();
+    text.setSelectionRange(end - before.at(-1).length, end);
+    text.scrollTop = Math.max(0, text.scrollHeight * (line - 5) / text.value.split('\n').length);
+  }
+
+  // picture shows a picture in place of a text.
+  async function picture(path) {
+    const resp = await fetch(url(at(path)), { cache: 'no-store' });
+    if (!resp.ok) throw await problemIn(resp);
+    show(path, await pictureOf(await resp.blob(), path.split('/').pop()).catch(() => 'The browser cannot show this picture.'));
+  }
+
+  // archive downloads a directory as a tar archive, which is made in the sandbox.
+  async function archive(path) {
+    const name = path.split('/').pop();
+    const made = `/tmp/.download-${newKey()}.tar.gz`;
+    result.replaceChildren(h('p', null, `Packing ${plain(name)}…`));
+    try {
+      const r = await call('POST', `v1/sandboxes/${id}/exec`, { args: ['tar', '-C', join(path, '..'), '-czf', made, '--', name], timeout_seconds: 600 }, { patience: 660e3 });
+      if (r.returncode !== 0) throw new Problem({ detail: `tar failed: ${(r.stderr || r.reason || '').trim().slice(0, 500)}` });
+      const resp = await fetch(url(at(made)), { cache: 'no-store' });
+      if (!resp.ok) throw await problemIn(resp);
+      const href = URL.createObjectURL(await resp.blob());
+      h('a', { href, download: `${name}.tar.gz` }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60e3);
+      result.replaceChildren(h('p', null, `Downloaded ${plain(name)}.tar.gz.`));
+    } finally {
+      call('DELETE', at(made)).catch(() => {}); // the sandbox's end removes it, too
+    }
   }
 
   // fetchText returns the text and the tag of a file. The text is missing if the file is not text. The result
@@ -115,11 +177,11 @@ export async function open(body, { sandbox, session, failed }) {
     closeEditor = openEditor(file, { path, text, tag, draft: `${id}:${path}`, href: url(at(path)).href }, { write: put, fetchText, saved: enterQuietly, tell, closed: () => take(list.querySelector(`[data-name="${CSS.escape(path.split('/').pop())}"]`) ?? where) });
   }
 
-  // show explains why a file is not shown.
+  // show shows a picture, or says why a file is not shown.
   function show(path, why) {
     closeEditor();
     closeEditor = () => {};
-    file.replaceChildren(h('h3', null, h('code', null, path)), h('p', null, why), h('div', { class: 'row' },
+    file.replaceChildren(h('h3', null, h('code', null, path)), ...(Array.isArray(why) ? why : [h('p', null, why)]), h('div', { class: 'row' },
       h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => {
         file.replaceChildren();
         take(where);
