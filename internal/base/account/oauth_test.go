@@ -271,7 +271,7 @@ func TestRevocationCanBeRepeated(t *testing.T) {
 func TestGrantsEndTheirLinks(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Ring, Tokens) error{
-		"revoked": func(r *Ring, one Tokens) error { return r.Revoke(t.Context(), Local(), one.Grant) },
+		"revoked": func(r *Ring, one Tokens) error { return r.Revoke(t.Context(), Local(), one.Grant.KeyID) },
 		"ended":   func(r *Ring, one Tokens) error { return EndGrant(t.Context(), r, one.Grant) },
 		"withdrawn": func(r *Ring, one Tokens) error {
 			_, err := Withdraw(t.Context(), r, "c", one.Refresh.Reveal())
