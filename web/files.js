@@ -1,7 +1,7 @@
 // The files of the sandbox: a tree, and the selected file, to read, change, download or replace.
 
 import { call, Problem, problemIn, url } from './api.js';
-import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
+import { button, bytes, dialog, field, fill, h, plain, problemBox, sure, when } from './dom.js';
 import { files as drafts, kept, newKey } from './drafts.js';
 import { refill, take } from './focus.js';
 import { openEditor } from './editor.js';
@@ -181,11 +181,11 @@ export async function open(body, { sandbox, session, failed }) {
   function show(path, why) {
     closeEditor();
     closeEditor = () => {};
-    file.replaceChildren(h('h3', null, h('code', null, path)), ...(Array.isArray(why) ? why : [h('p', null, why)]), h('div', { class: 'row' },
+    fill(file, [h('h3', null, h('code', null, path)), ...(Array.isArray(why) ? why : [h('p', null, why)]), h('div', { class: 'row' },
       h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => {
         file.replaceChildren();
         take(where);
-      })));
+      }))]);
   }
   async function enterQuietly() {
     const said = [...result.childNodes];

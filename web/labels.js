@@ -1,7 +1,7 @@
 // What a person does with a session for the lists: a title, a pin, the archive.
 
 import { call } from './api.js';
-import { acting, button, dialog, field, h } from './dom.js';
+import { acting, button, dialog, field, fill, h } from './dom.js';
 
 // labelMenu returns a button with a menu. over reports whether the session has ended; changed is called after changes.
 export function labelMenu(session, { over, changed }) {
@@ -25,11 +25,11 @@ export function labelMenu(session, { over, changed }) {
     items.style.top = `${at.bottom + 4}px`;
     items.style.right = `${document.documentElement.clientWidth - at.right}px`;
     error.replaceChildren();
-    items.replaceChildren(button('Rename', () => {
+    fill(items, [button('Rename', () => {
       items.hidePopover();
       rename();
     }), session.pinned ? choice('Unpin', { pinned: false }) : choice('Pin', { pinned: true }),
-    ...(session.archived ? [choice('Take out of the archive', { archived: false })] : over() ? [choice('Archive', { archived: true })] : []), error);
+    session.archived ? choice('Take out of the archive', { archived: false }) : over() && choice('Archive', { archived: true }), error]);
   }
 
   function rename() {

@@ -1,6 +1,6 @@
 // The command palette: everything that the page can go to, by name.
 
-import { dialog, h } from './dom.js';
+import { dialog, fill, h } from './dom.js';
 
 const most = 40; // entries that are shown
 
@@ -18,7 +18,7 @@ export function openPalette(entries) {
   function look() {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     found = entries.filter((e) => words.every((w) => `${e.kind} ${e.name}`.toLowerCase().includes(w))).slice(0, most);
-    list.replaceChildren(...found.map((e, i) => h('li', { role: 'option', id: `palette-${i}`, onclick: () => run(e) }, e.name, h('span', { class: 'meta' }, e.kind))));
+    fill(list, found.map((e, i) => h('li', { role: 'option', id: `palette-${i}`, onclick: () => run(e) }, e.name, h('span', { class: 'meta' }, e.kind))));
     none.textContent = found.length === 0 ? 'No matches.' : '';
     go(0);
   }

@@ -2,7 +2,7 @@
 // the page has not loaded: by prompts and replies, and in the archive.
 
 import { call } from './api.js';
-import { ago, h, soon } from './dom.js';
+import { ago, fill, h, soon } from './dom.js';
 import { prefer, preference } from './drafts.js';
 
 const states = { running_tool: 'running a tool', waiting_for_input: 'waiting for your answer' };
@@ -55,14 +55,13 @@ export function sessionList({ shown, waits }) {
     const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
     if (text) {
       const all = matches(text);
-      list.replaceChildren(...all.map(row));
+      fill(list, all.map(row));
       if (all.length === 0) list.append(h('li', { class: 'meta' }, found.text === text ? 'No matches.' : 'Searching…'));
     } else {
-      const groups = [['Pinned', sessions.filter((s) => s.pinned)]];
+      const pinned = sessions.filter((s) => s.pinned);
       const rest = sessions.filter((s) => !s.pinned);
-      if (byRepo.checked) groups.push(...Map.groupBy(rest, (s) => repoName(s.repo)));
-      else groups.push([groups[0][1].length > 0 ? 'Others' : '', rest]);
-      list.replaceChildren(...groups.filter(([, of]) => of.length > 0).flatMap(([name, of]) => (name ? h('li', { class: 'group' }, h('span', { class: 'meta' }, name), h('ul', { 'aria-label': name }, of.map(row))) : of.map(row))));
+      const groups = [['Pinned', pinned]].concat(byRepo.checked ? [...Map.groupBy(rest, (s) => repoName(s.repo))] : [[pinned.length > 0 ? 'Others' : '', rest]]);
+      fill(list, groups.filter(([, of]) => of.length > 0).flatMap(([name, of]) => (name ? h('li', { class: 'group' }, h('span', { class: 'meta' }, name), h('ul', { 'aria-label': name }, of.map(row))) : of.map(row))));
       if (sessions.length === 0) list.append(h('li', { class: 'meta' }, 'No sessions yet.'));
     }
     if (focused) list.querySelector(`a[href="${focused}"]`)?.focus();
