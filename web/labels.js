@@ -23,7 +23,7 @@ export function labelMenu(session, { over, changed }) {
   function draw() {
     const at = open.getBoundingClientRect();
     items.style.top = `${at.bottom + 4}px`;
-    items.style.right = `${document.documentElement.clientWidth - at.right}px`;
+    items.style.left = `${Math.max(8, Math.min(at.left, document.documentElement.clientWidth - 216))}px`;
     error.replaceChildren();
     fill(items, [button('Rename', () => {
       items.hidePopover();

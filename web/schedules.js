@@ -15,7 +15,15 @@ export async function open(body, { failed }) {
   const at = (name, more) => `v1/schedules/${encodeURIComponent(name)}/${more}`;
   async function history(name) {
     shown = name;
-    const { data } = await call('GET', at(name, 'runs?limit=50'));
+    const { data } = await call('GET', at(name, 'runs?limit=50')).catch((p) => {
+      if (p.status !== 404) throw p;
+      return {};
+    });
+    if (!data) { // it was deleted
+      shown = null;
+      runs.replaceChildren();
+      return;
+    }
     refill(runs, h('h2', null, `Runs of ${name}`), table('Runs', ['Started', 'Attempt', 'Status', 'Duration', 'Output'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
       ms((r.duration_secs ?? 0) * 1000), r.output ? h('code', null, JSON.stringify(r.output).slice(0, 200)) : '–']), 'There is no run yet.'));
   }

@@ -449,6 +449,9 @@ func TestPortsWithTLS(t *testing.T) {
 			http.Redirect(rw, r, "https://"+r.Host+"/there", http.StatusFound)
 			return
 		}
+		if r.TLS.ServerName != "localhost" {
+			t.Errorf("the handshake names %q", r.TLS.ServerName)
+		}
 		_, _ = io.WriteString(rw, r.Host+" "+r.Header.Get("Origin"))
 	}))
 	t.Cleanup(inside.Close)

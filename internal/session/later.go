@@ -1,13 +1,13 @@
 package session
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/client/errors"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
@@ -45,6 +45,7 @@ func runLater(r *runner, done preparation.Result) {
 			}
 		})
 		err := later.Run(ctx, out.of, func(stage records.Stage) {
+			out.end()
 			out.flush(draft{records.EventStage, records.Event{Stage: &stage}})
 		})
 		out.close()
@@ -91,8 +92,9 @@ type output struct {
 
 	sending sync.Mutex // held while events are published, so that their order is that of the output
 	mu      sync.Mutex
-	parts   []draft // guarded by mu
-	left    int     // guarded by mu: bytes that may follow; -1 after the remark that no more do
+	writers []*outputOf // guarded by mu
+	parts   []draft     // guarded by mu
+	left    int         // guarded by mu: bytes that may follow; -1 after the remark that no more do
 }
 
 func newOutput(publish func(...draft)) *output {
@@ -103,23 +105,36 @@ func newOutput(publish func(...draft)) *output {
 }
 
 // of returns the writer for a command. It is safe for concurrent use.
-func (o *output) of(name string) io.Writer { return &outputOf{output: o, name: name} }
+func (o *output) of(name string) io.Writer {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := &outputOf{output: o, name: name}
+	o.writers = append(o.writers, w)
+	return w
+}
 
 // outputOf is the output of one command.
 type outputOf struct {
 	*output
 	name string
-	rest []byte // guarded by mu: the beginning of a character
+	line []byte // guarded by mu: the last line, which has not ended
 }
 
-// Write implements io.Writer. A character that comes in two pieces is in one event.
-func (o *outputOf) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := append(o.rest, p...)
-	cut := len(all) - text.Partial(all)
-	add(o.output, o.name, all[:cut])
-	o.rest = slices.Clone(all[cut:])
+// longestLine is how much of a line waits for the rest, in bytes. Lines are whole in events, because secrets in them
+// are found in each event for itself.
+const longestLine = 8 << 10
+
+// Write implements io.Writer.
+func (w *outputOf) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := append(w.line, p...)
+	cut := bytes.LastIndexByte(all, '\n') + 1
+	if len(all)-cut > longestLine {
+		cut = len(all) - text.Partial(all)
+	}
+	add(w.output, w.name, all[:cut])
+	w.line = slices.Clone(all[cut:])
 	return len(p), nil
 }
 
@@ -129,27 +144,45 @@ func add(o *output, name string, data []byte) {
 		return
 	}
 	if len(data) > o.left {
-		data, o.left = data[:o.left], -1
-		data = append(slices.Clone(data[:len(data)-text.Partial(data)]), "\n[the rest is left out]\n"...)
+		data, o.left = whole(data, o.left), -1
+		data = append(slices.Clone(data), "\n[the rest is left out]\n"...)
 	} else {
 		o.left -= len(data)
 	}
 	for len(data) > 0 {
 		n := len(o.parts) - 1
-		if n < 0 || o.parts[n].Data.ID != name || len(o.parts[n].Data.Text) >= outputPart {
+		if n < 0 || o.parts[n].Data.ID != name || len(o.parts[n].Data.Text)+longestLine >= outputPart {
 			o.parts = append(o.parts, draft{records.EventOutput, records.Event{Event: agent.Event{ID: name}}})
 			n++
 		}
-		part := min(len(data), outputPart-len(o.parts[n].Data.Text))
-		for part < len(data) && !utf8.RuneStart(data[part]) {
-			part++
-		}
-		o.parts[n].Data.Text += string(data[:part])
-		data = data[part:]
+		part := whole(data, outputPart-len(o.parts[n].Data.Text))
+		o.parts[n].Data.Text += string(part)
+		data = data[len(part):]
 	}
 	select {
 	case o.more <- struct{}{}:
 	default:
+	}
+}
+
+// whole returns the first lines of data, at most n bytes; of one longer line the first characters.
+func whole(data []byte, n int) []byte {
+	if len(data) <= n {
+		return data
+	}
+	if i := bytes.LastIndexByte(data[:n], '\n'); i >= 0 {
+		return data[:i+1]
+	}
+	return data[:n-text.Partial(data[:n])]
+}
+
+// end adds the lines that have not ended.
+func (o *output) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.writers {
+		add(o, w.name, w.line)
+		w.line = nil
 	}
 }
 
@@ -191,5 +224,6 @@ func (o *output) send() {
 func (o *output) close() {
 	close(o.ended)
 	<-o.sent
+	o.end()
 	o.flush()
 }

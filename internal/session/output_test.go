@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,39 +18,45 @@ func TestOutput(t *testing.T) {
 				all = append(all, d.Data.ID+": "+d.Data.Text)
 			}
 		})
-		for _, text := range []string{"one\n", "two\n"} {
-			_, _ = out.of("a").Write([]byte(text))
+		first, second := out.of("a"), out.of("b")
+		for _, text := range []string{"one\n", "two\nsec"} {
+			_, _ = first.Write([]byte(text))
 		}
 		synctest.Wait()
 		for range 5 {
-			_, _ = out.of("a").Write([]byte("x"))
+			_, _ = first.Write([]byte("x"))
 			time.Sleep(outputPause / 10)
 		}
-		_, _ = out.of("b").Write([]byte("y"))
+		_, _ = first.Write([]byte("\n"))
+		_, _ = second.Write([]byte("y\nz"))
 		time.Sleep(outputPause)
 		synctest.Wait()
-		if got := strings.Join(all, "|"); got != "a: one\ntwo\n|a: xxxxx|b: y" {
+		if got := strings.Join(all, "|"); got != "a: one\ntwo\n|a: secxxxxx\n|b: y\n" {
 			t.Errorf("the events are %q", got)
 		}
 		all = nil
-		writer := out.of("d")
-		for _, text := range []string{"\xc3", "\xa9", strings.Repeat("é", outputPart), "\xff"} {
-			_, _ = writer.Write([]byte(text))
+		long := out.of("d") // one line, in pieces that end in characters
+		for _, text := range []string{"\xc3", "\xa9", strings.Repeat("é", longestLine), "\xc3", "\xa9\xff\n"} {
+			_, _ = long.Write([]byte(text))
 			time.Sleep(outputPause)
 		}
+		out.end()
+		time.Sleep(2 * outputPause)
 		synctest.Wait()
-		if got := strings.ReplaceAll(strings.Join(all, ""), "d: ", ""); got != strings.Repeat("é", 1+outputPart)+"�" {
+		got := strings.ReplaceAll(strings.ReplaceAll(strings.Join(all, ""), "d: ", ""), "b: z", "")
+		if got != strings.Repeat("é", 2+longestLine)+"�\n" || !slices.Contains(all, "b: z") {
 			t.Errorf("%d bytes with %d characters that are not valid", len(got), strings.Count(got, "�"))
 		}
 		all = nil
+		much := out.of("c")
 		for range 2 * maxOutput / 1000 {
-			_, _ = out.of("c").Write([]byte(strings.Repeat("z", 1000)))
+			_, _ = much.Write([]byte(strings.Repeat("z", 999) + "\n"))
 		}
 		out.close()
 		text := strings.ReplaceAll(strings.Join(all, ""), "c: ", "")
-		if n := strings.Count(text, "z"); n != maxOutput-len("one\ntwo\nxxxxxy")-2*(1+outputPart)-1 ||
-			!strings.HasSuffix(text, "z\n[the rest is left out]\n") || len(all) < n/outputPart {
-			t.Errorf("%d events with %d bytes: …%s", len(all), n, text[max(0, len(text)-50):])
+		if n := strings.Count(text, "z\n"); n != (maxOutput-2*(3+longestLine))/1000+1 ||
+			!strings.HasSuffix(text, "z\n[the rest is left out]\n") || len(all) < n*1000/outputPart {
+			t.Errorf("%d events with %d lines: …%s", len(all), n, text[max(0, len(text)-50):])
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/base/secret"
 	"github.com/RelevanceAI/harvest/internal/devcontainer"
 	"github.com/RelevanceAI/harvest/internal/engine/volume"
@@ -258,7 +259,8 @@ func (p *work) adapt(ctx context.Context, req *spec.Request) error {
 	var owned []secret.Secret
 	if p.Credentials.Secrets != nil {
 		if owned, err = p.Credentials.Secrets.List(ctx, p.s.Account); err != nil {
-			return err
+			logf.Errorf(ctx, "list the secrets that a dev container recommends: %v", err)
+			return nil
 		}
 	}
 	for _, text := range p.container.Lacking(req.Env, owned, req.Secrets) {

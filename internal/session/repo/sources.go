@@ -12,7 +12,7 @@ const (
 	// blobScript prints the beginning of a file, and nothing if it does not exist: directory, path, bytes.
 	blobScript = `cd "$1"; git cat-file blob ":$2" 2>/dev/null | head -c "$3"`
 	// sumScript prints a digest of the names, modes and contents of files: directory, patterns.
-	sumScript = `cd "$1"; shift; git ls-files -s -z -- "$@" | git hash-object --stdin`
+	sumScript = `cd "$1"; shift; list=$(git ls-files -s -- "$@"); printf '%s\n' "$list" | git hash-object --stdin`
 )
 
 // addSources adds to the files that determine an image a digest of those that its dev container is built from: the

@@ -12,9 +12,9 @@ import (
 )
 
 // begins starts a session of the scripted agent that the page does not show.
-func begins(h *host.Host, prompt string) string {
+func begins(h *host.Host, prompt string, flags ...string) string {
 	h.T.Helper()
-	h.Must("agent", "-d", "--agent", "scripted", "--repo", "none", prompt)
+	h.Must(append([]string{"agent", "-d", "--agent", "scripted", "--repo", "none", prompt}, flags...)...)
 	return strings.Fields(h.Must("sessions", "-o", "name"))[0]
 }
 
@@ -149,7 +149,7 @@ func TestPageNotifies(t *testing.T) {
 	b.accessible("an inbox with notifications")
 	b.click("dialog button", "Close")
 
-	second := begins(h, "/ask Which colour? | red | blue")
+	second := begins(h, "/ask Which colour? | red | blue", "--approval", "ask")
 	icon("icon-waiting")
 	b.until(`window.told.at(-1).includes('Which colour?')`)
 	h.Must("send", "-d", first, "/say in view")

@@ -97,7 +97,7 @@ func TestPageSchedules(t *testing.T) {
 	b.fill("Image", "base")
 	b.fill("When", "every now and then")
 	b.click("dialog button", "Create")
-	b.sees("dialog .problem", "cron")
+	b.sees("dialog .problem", "is no schedule")
 	b.fill("When", "@daily")
 	b.fill("Time zone", "Europe/Berlin")
 	b.click("dialog button", "Create")

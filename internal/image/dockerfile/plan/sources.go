@@ -26,6 +26,9 @@ func Sources(text string, args map[string]string) []string {
 		return nil
 	}
 	s := sources{lex: shell.NewLex(parsed.EscapeToken), given: args}
+	for _, value := range args {
+		s.longest = max(s.longest, len(value))
+	}
 	for i := range globals {
 		s.arg(globals[i].Args)
 	}
@@ -39,11 +42,19 @@ func Sources(text string, args map[string]string) []string {
 
 // sources collects paths. Variables of one stage are taken for those of later ones, too: a path too many is no harm.
 type sources struct {
-	lex   *shell.Lex
-	given map[string]string
-	env   []string // NAME=value; later ones count
-	found []string
+	lex     *shell.Lex
+	given   map[string]string
+	env     []string // NAME=value; later ones count
+	longest int      // of the values, in bytes
+	found   []string
 }
+
+const (
+	// mostVariables limits the variables that are known, and mostExpanded a word with their values, in bytes: a few
+	// lines could fill the memory, as each value may have the one before it twice.
+	mostVariables = 1000
+	mostExpanded  = 64 << 10
+)
 
 func (s *sources) command(c instructions.Command) {
 	switch c := c.(type) {
@@ -84,9 +95,19 @@ func (s *sources) arg(all []instructions.KeyValuePairOptional) {
 
 // set sets a variable, whose value may have others.
 func (s *sources) set(name, value string) {
-	if result, err := s.lex.ProcessWordWithMatches(value, s); err == nil && len(result.Unmatched) == 0 {
-		s.env = append(s.env, name+"="+result.Result)
+	if result, ok := s.expand(value); ok {
+		s.env = append(s.env, name+"="+result)
+		s.longest = max(s.longest, len(result))
 	}
+}
+
+// expand replaces the variables of a word, if all are known and the result is not too large.
+func (s *sources) expand(word string) (string, bool) {
+	if len(s.env) > mostVariables || len(word)+strings.Count(word, "$")*s.longest > mostExpanded {
+		return "", false
+	}
+	result, err := s.lex.ProcessWordWithMatches(word, s)
+	return result.Result, err == nil && len(result.Unmatched) == 0
 }
 
 func (s *sources) add(all ...string) {
@@ -94,9 +115,8 @@ func (s *sources) add(all ...string) {
 		if strings.Contains(name, "://") || strings.HasPrefix(name, "git@") {
 			continue
 		}
-		result, err := s.lex.ProcessWordWithMatches(name, s)
-		if err == nil && len(result.Unmatched) == 0 {
-			name = result.Result
+		if result, ok := s.expand(name); ok {
+			name = result
 		} else {
 			known, _, _ := strings.Cut(name, "$")
 			name = path.Dir("/" + known + "x")

@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,5 +30,16 @@ func TestSources(t *testing.T) {
 		if diff := cmp.Diff(want, plan.Sources(text, map[string]string{"GIVEN": "yes"})); diff != "" {
 			t.Errorf("%q: %s", text, diff)
 		}
+	}
+}
+
+// TestSourcesAreBounded checks that values which double with each line are given up, and not the paths before them.
+func TestSourcesAreBounded(t *testing.T) {
+	t.Parallel()
+	text := "FROM a\nENV A=0123456789\n" + strings.Repeat("ENV A=$A$A\n", 60) + "COPY a/$A b/" +
+		strings.Repeat("$A", 5000) + " c/x /y/\n"
+	got := plan.Sources(text, map[string]string{"B": "b"})
+	if len(got) != 3 || len(got[0]) > 64<<10 || got[1] != "b" || got[2] != "c/x" {
+		t.Errorf("%d paths: %.200q", len(got), got)
 	}
 }
