@@ -109,7 +109,7 @@ func TestPageSchedules(t *testing.T) {
 	b.sees(".of-schedules td", "paused")
 	b.press("Delete answer")
 	b.click("dialog button", "Delete it")
-	b.until(`!document.querySelector('.of-schedules').textContent.includes('@daily')`)
+	b.until(`!document.querySelector('.of-schedules').textContent.includes('Europe/Berlin')`)
 
 	b.click("button", "New schedule")
 	b.fill("Name", "greet")
