@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/client/errors"
+	"github.com/RelevanceAI/harvest/internal/base/characters"
 	"github.com/RelevanceAI/harvest/internal/base/logf"
 	"github.com/RelevanceAI/harvest/internal/session/agent"
 	"github.com/RelevanceAI/harvest/internal/session/preparation"
 	"github.com/RelevanceAI/harvest/internal/session/records"
-	"github.com/RelevanceAI/harvest/internal/session/text"
 )
 
 const (
@@ -131,7 +131,7 @@ func (w *outputOf) Write(p []byte) (int, error) {
 	all := append(w.line, p...)
 	cut := bytes.LastIndexByte(all, '\n') + 1
 	if len(all)-cut > longestLine {
-		cut = len(all) - text.Partial(all)
+		cut = len(all) - characters.Partial(all)
 	}
 	add(w.output, w.name, all[:cut])
 	w.line = slices.Clone(all[cut:])
@@ -173,7 +173,7 @@ func whole(data []byte, n int) []byte {
 	if i := bytes.LastIndexByte(data[:n], '\n'); i >= 0 {
 		return data[:i+1]
 	}
-	return data[:n-text.Partial(data[:n])]
+	return data[:n-characters.Partial(data[:n])]
 }
 
 // end adds the lines that have not ended.

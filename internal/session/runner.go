@@ -377,8 +377,8 @@ func (r *runner) makeCurrent(m *records.Message) {
 	lendCredentials(r)
 }
 
-// lendCredentials lets the sandbox of a session with credentials per turn use them while it is prepared, also by commands
-// in the background, and while a turn or an operation on the repository is under way. Otherwise it ends that.
+// lendCredentials lets the sandbox of a session with credentials per turn use them while it is prepared, also by
+// commands in the background, and while a turn or an operation on the repository is under way. Otherwise it ends that.
 func lendCredentials(r *runner) {
 	if s := r.session(); s.PerTurn && s.SandboxID != "" {
 		fleet.LendNow(r.m.opts.Fleet, s.SandboxID, !r.ready || len(s.Later) > 0 || r.current != nil || r.held)

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/client/api"
+	"github.com/RelevanceAI/harvest/internal/base/characters"
 	"github.com/RelevanceAI/harvest/internal/server/edge"
-	"github.com/RelevanceAI/harvest/internal/session/text"
 )
 
 // outputWriter sends its input as events of one name. Incomplete UTF-8 characters wait for the rest.
@@ -18,7 +18,7 @@ type outputWriter struct {
 
 func (o *outputWriter) Write(p []byte) (int, error) {
 	all := append(o.rest, p...)
-	cut := len(all) - text.Partial(all)
+	cut := len(all) - characters.Partial(all)
 	o.sendBytes(all[:cut])
 	o.rest = append([]byte(nil), all[cut:]...)
 	return len(p), nil

@@ -1,10 +1,7 @@
 // Package text shortens texts of people and agents.
 package text
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "strings"
 
 // MaxTitle is the maximum length of a title, in bytes.
 const MaxTitle = 80
@@ -28,17 +25,4 @@ func Cut(text string, most int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "\n\n[the rest is left out]"
-}
-
-// Partial returns the number of bytes at the end of data that begin an incomplete character.
-func Partial(data []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
-		if tail := data[len(data)-n:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/base/testenv"
 )
 
+// redDot is a picture in the format PNG, in base64: a red pixel and a blue one.
+const redDot = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAIAAAB7QOjdAAAADUlEQVR4nGP4zwAE/wEHAAH/4iOeWQAAAABJRU5ErkJggg=="
+
 // TestPageFiles checks that the view of files finds names and lines below a directory, opens them at the line, shows
 // pictures, and downloads a directory.
 // mission: F2, 7.7
@@ -19,12 +22,14 @@ func TestPageFiles(t *testing.T) {
 	t.Parallel()
 	h, b := started(t)
 	id := strings.TrimSpace(h.Must("sandbox", "create", "-o", "name"))
-	h.Must("sandbox", "exec", id, "--", "sh", "-c", `mkdir -p /srv/site/node_modules/x '/srv/site/<b>a b' && cd /srv/site &&
-		seq 1 200 >long && echo 'The NEEDLE [x] is here' >>long && echo needle >node_modules/x/y && touch '<b>a b/needle*.txt' &&
-		printf 'iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAIAAAB7QOjdAAAADUlEQVR4nGP4zwAE/wEHAAH/4iOeWQAAAABJRU5ErkJggg==' | base64 -d >dot.png`)
+	h.Must("sandbox", "exec", id, "--", "sh", "-c", `mkdir -p /srv/site && cd /srv/site &&
+		mkdir -p node_modules/x '<b>a b' && touch '<b>a b/needle*.txt' && echo needle >node_modules/x/y &&
+		seq 1 200 >long && echo 'The NEEDLE [x] is here' >>long && echo `+redDot+` | base64 -d >dot.png`)
 	b.do(chromedp.Evaluate(`location.hash = '#/b/`+id+`/files'`, nil))
 	b.sees(".of-files .tree", "srv/")
-	b.run(`const i = document.querySelector('.of-files [aria-label=Directory]'); i.value = '/srv/site'; i.form.requestSubmit()`)
+	b.run(`const i = document.querySelector('.of-files [aria-label=Directory]');
+		i.value = '/srv/site';
+		i.form.requestSubmit()`)
 	b.sees(".of-files .tree", "long")
 	matches := `[...document.querySelectorAll('.matches button')].map((e) => e.textContent).join()`
 	search := func(text string) {

@@ -12,8 +12,8 @@ import (
 // chosen is an expression for the selected entry of the command palette.
 const chosen = `document.querySelector('.palette [aria-selected=true]')?.firstChild.textContent`
 
-// TestPagePalette checks that the command palette goes to sessions, views and lists by keyboard alone, that the page shows
-// its keys, and that a person can choose the theme.
+// TestPagePalette checks that the command palette goes to sessions, views and lists by keyboard alone, that the page
+// shows its keys, and that a person can choose the theme.
 // mission: F2, 7.9
 func TestPagePalette(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,9 @@ func TestPagePalette(t *testing.T) {
 	b.do(chromedp.Reload())
 	background(dark)
 	b.until(`document.querySelector('.theme select').value === 'dark'`)
-	b.do(chromedp.Evaluate(`{ const s = document.querySelector('.theme select'); s.value = ''; s.dispatchEvent(new Event('change')); }`, nil))
+	b.run(`const s = document.querySelector('.theme select');
+		s.value = '';
+		s.dispatchEvent(new Event('change'))`)
 	background(light)
 	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: "dark"}}))
