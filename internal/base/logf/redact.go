@@ -85,8 +85,8 @@ func Hiding(texts []string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// keys are Harvest's own, with links, sign-ins and tokens of OAuth clients. They are hidden in every text, without being
-// registered.
+// keys are Harvest's own, with links, sign-ins and tokens of OAuth clients. They are hidden in every text, although
+// they are not registered.
 var keys = regexp.MustCompile(`hv[slpar]?_[a-z2-7]{52,}`)
 
 // Redacted returns text without the registered secret values, and without keys of Harvest.
