@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -156,6 +157,7 @@ type screen struct {
 	t     *testing.T
 	in    *io.PipeWriter
 	lines chan jsonrpc.Message
+	early []jsonrpc.Message // answers that came before another one that was awaited: their order is not fixed
 	next  int
 	over  chan struct{} // closed when Run has returned
 }
@@ -227,6 +229,9 @@ func (s *screen) until(awaited string, wanted func(jsonrpc.Message) bool) jsonrp
 			if wanted(m) {
 				return m
 			}
+			if m.Method == "" {
+				s.early = append(s.early, m)
+			}
 		case <-time.After(testenv.Limit):
 			s.t.Fatalf("awaited %s", awaited)
 		}
@@ -236,7 +241,13 @@ func (s *screen) until(awaited string, wanted func(jsonrpc.Message) bool) jsonrp
 // answer returns the answer to a request, and its error as "CODE MESSAGE".
 func (s *screen) answer(id string) (result, failure string) {
 	s.t.Helper()
-	m := s.until("the answer to "+id, func(m jsonrpc.Message) bool { return m.Method == "" && string(m.ID) == id })
+	wanted := func(m jsonrpc.Message) bool { return m.Method == "" && string(m.ID) == id }
+	var m jsonrpc.Message
+	if i := slices.IndexFunc(s.early, wanted); i >= 0 {
+		m, s.early = s.early[i], slices.Delete(s.early, i, i+1)
+	} else {
+		m = s.until("the answer to "+id, wanted)
+	}
 	if f, failed := m.Failed(); failed {
 		failure = f.Number() + " " + f.Text()
 	}
