@@ -1,8 +1,9 @@
 // The keys of the page.
 
 import { button, dialog, h, table } from './dom.js';
+import { mac } from './shortcuts.js';
 
-const mod = /Mac|iPhone|iPad/.test(navigator.platform) ? '⌘' : 'Ctrl';
+const mod = mac ? '⌘' : 'Ctrl';
 
 const keys = {
   [`${mod}+K`]: 'Go to a session, a view or a list', '?': 'These keys', Enter: 'Send the prompt', 'Shift+Enter': 'Start a new line in the prompt', 'Ctrl+Enter': 'Create a sandbox from the first prompt',

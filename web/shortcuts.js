@@ -4,6 +4,8 @@ import { lists } from './lists.js';
 import { panels } from './panel.js';
 import { setTheme, themes } from './theme.js';
 
+export const mac = /Mac|iPhone|iPad/.test(navigator.platform);
+
 const typing = 'input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]';
 
 // goTo is an entry of the palette that opens an address.
@@ -27,7 +29,6 @@ const help = async () => (await import('./help.js')).openHelp();
 export function listen({ sessions, shown }) {
   addEventListener('keydown', (e) => {
     if (e.defaultPrevented || e.altKey || e.target.closest?.('.xterm')) return;
-    const mac = /Mac|iPhone|iPad/.test(navigator.platform);
     if (e.key.toLowerCase() === 'k' && !e.shiftKey && (mac ? e.metaKey && !e.ctrlKey : e.ctrlKey && !e.metaKey)) {
       e.preventDefault();
       palette(sessions(), shown());
